@@ -1,0 +1,1 @@
+"""sweeps: schedules many tinyllm trials over a Ray cluster."""

@@ -1,0 +1,1 @@
+"""tinyllm: trains one small language model on one node, exactly and restartably."""

@@ -1,0 +1,82 @@
+"""Any path pyarrow.fs knows, local or remote, read and written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from urllib.parse import urlparse
+
+from pyarrow import fs
+
+
+def is_local(path: str) -> bool:
+    """Whether a path is on this machine's file system (no scheme, or file://)."""
+    return urlparse(path).scheme in ("", "file")
+
+
+def absolute(path: str) -> str:
+    """The path made absolute, so that it means the same in a worker whose directory differs; URIs as they are."""
+    if not is_local(path):
+        return path
+    return os.path.abspath(os.path.expanduser(path.removeprefix("file://")))
+
+
+def join(root: str, *parts: str) -> str:
+    """Path below a root, keeping the query of a URI such as s3://bucket/run?region=... at its end."""
+    base, mark, query = root.partition("?")
+    return "/".join([base.rstrip("/"), *parts]) + mark + query
+
+
+def open_fs(path: str) -> tuple[fs.FileSystem, str]:
+    """The file system of a path and the path within it. Raises ValueError on a scheme pyarrow does not know."""
+    try:
+        return fs.FileSystem.from_uri(absolute(path))
+    except (fs.pa.ArrowInvalid, ValueError) as error:
+        raise ValueError(f"storage path {path!r}: {error}; give a local path or a URI such as s3://bucket/dir") from error
+
+
+def exists(path: str) -> bool:
+    filesystem, inner = open_fs(path)
+    return filesystem.get_file_info(inner).type != fs.FileType.NotFound
+
+
+def read_bytes(path: str) -> bytes:
+    """The whole file. Raises FileNotFoundError when there is none."""
+    filesystem, inner = open_fs(path)
+    with filesystem.open_input_file(inner) as file:
+        return file.read()
+
+
+def write_bytes(path: str, data: bytes) -> None:
+    """Write a file whole or not at all: local files by rename, object stores by a single put (they have no rename)."""
+    filesystem, inner = open_fs(path)
+    filesystem.create_dir(os.path.dirname(inner), recursive=True)
+    if not isinstance(filesystem, fs.LocalFileSystem):
+        with filesystem.open_output_stream(inner) as stream:
+            stream.write(data)
+        return
+    temporary = f"{inner}.{uuid.uuid4().hex}.tmp"
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, inner)
+    except BaseException:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise
+
+
+def list_names(directory: str) -> list[str]:
+    """Names of what lies in a directory, sorted; empty when there is no such directory."""
+    filesystem, inner = open_fs(directory)
+    found = filesystem.get_file_info(fs.FileSelector(inner, allow_not_found=True))
+    return sorted(info.base_name for info in found)
+
+
+def delete_dir(directory: str) -> None:
+    """Remove a directory and all below it; nothing happens when there is none."""
+    filesystem, inner = open_fs(directory)
+    if filesystem.get_file_info(inner).type == fs.FileType.Directory:
+        filesystem.delete_dir(inner)
