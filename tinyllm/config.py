@@ -383,6 +383,10 @@ class RunOptions:
     """Steps between checkpoints; 0 = at forks and at the end alone."""
     keep: int = 2
     """Newest checkpoints kept beside those still needed."""
+    save_weights: bool = True
+    """Keep the decayed weights of each budget, for `tinyllm sample` and `tinyllm export`."""
+    resume_from: int | None = None
+    """Continue from the newest checkpoint up to this step instead of the newest of all."""
     stop_after: int | None = None
     """End after this many steps of the trunk without changing the schedule; the same command without it goes on."""
     wandb: Literal["online", "offline", "disabled"] = "disabled"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import asdict, dataclass, replace
 
 from tinyllm import rules
@@ -184,7 +185,7 @@ def plan(config: TrainConfig) -> Plan:
     assert optim.warmup_tokens is not None and optim.weight_decay is not None and optim.beta2 is not None
     batch = optim.total_batch_size
     budgets = tuple(sorted((_budget(config, h) for h in config.horizons), key=lambda b: b.tokens))
-    for small, large in zip(budgets, budgets[1:], strict=False):
+    for small, large in itertools.pairwise(budgets):
         if small.steps == large.steps:
             raise ValueError(
                 f"two budgets round to the same {small.steps} steps of {batch} tokens: space them further apart, "
@@ -222,9 +223,7 @@ def plan(config: TrainConfig) -> Plan:
         batch_rows=batch // config.model.context,
         batch_tokens=batch,
         warmup_steps=warmup_steps,
-        peak_lrs=PeakLRs(
-            hidden=optim.lr, embedding=optim.embedding_lr, head=optim.head_lr, scalar=optim.scalar_lr
-        ),
+        peak_lrs=PeakLRs(hidden=optim.lr, embedding=optim.embedding_lr, head=optim.head_lr, scalar=optim.scalar_lr),
         weight_decay=optim.weight_decay,
         beta2=optim.beta2,
         budgets=budgets,

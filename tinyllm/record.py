@@ -147,17 +147,20 @@ SCHEMA = pa.schema(_arrow_fields(RunRecord))
 
 
 def append(root: str, records: Iterable[RunRecord]) -> str:
-    """Write records as one new part under `root`/records; returns its path. Whole or not at all."""
-    table = pa.Table.from_pylist([asdict(r) for r in records], schema=SCHEMA)
+    """Write records of one run as one new part under `root`/records; returns its path. Whole or not at all."""
+    rows = [asdict(r) for r in records]
+    assert len({row["run_id"] for row in rows}) == 1, "a part holds the rows of one run"
+    table = pa.Table.from_pylist(rows, schema=SCHEMA)
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd")
-    path = storage.join(root, RECORDS_DIR, f"part-{uuid.uuid4().hex}.parquet")
+    # The run_id in a name only narrows a listing; what a row is about stands in the row.
+    path = storage.join(root, RECORDS_DIR, f"part-{rows[0]['run_id']}-{uuid.uuid4().hex}.parquet")
     storage.write_bytes(path, buffer.getvalue())
     return path
 
 
-def read(root: str) -> list[RunRecord]:
-    """All records under a sweep's directory, one a (run_id, planned_tokens), by depth, LR, seed and budget.
+def read(root: str, run_id: str | None = None) -> list[RunRecord]:
+    """The records under a sweep's directory, one a (run_id, planned_tokens), by depth, group, LR and budget.
 
     done > diverged > stopped > budget > failed, then the latest. Raises ValueError when a part cannot be read or was
     written by a newer version.
@@ -165,7 +168,7 @@ def read(root: str) -> list[RunRecord]:
     best: dict[tuple[str, int], RunRecord] = {}
     directory = storage.join(root, RECORDS_DIR)
     for name in storage.list_names(directory):
-        if not (name.startswith("part-") and name.endswith(".parquet")):
+        if not (name.startswith(f"part-{run_id}-" if run_id else "part-") and name.endswith(".parquet")):
             continue
         for record in _read_part(storage.join(directory, name)):
             known = best.get(record.key)
@@ -182,7 +185,9 @@ def _read_part(path: str) -> list[RunRecord]:
     try:
         rows = pq.read_table(pa.BufferReader(storage.read_bytes(path))).to_pylist()
     except pa.ArrowInvalid as error:
-        raise ValueError(f"{path} is no readable Parquet file ({error}): remove it, and the sweep redoes its rows") from error
+        raise ValueError(
+            f"{path} is no readable Parquet file ({error}): remove it, and the sweep redoes its rows"
+        ) from error
     return [_from_row(row, path) for row in rows]
 
 

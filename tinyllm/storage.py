@@ -32,7 +32,9 @@ def open_fs(path: str) -> tuple[fs.FileSystem, str]:
     try:
         return fs.FileSystem.from_uri(absolute(path))
     except (fs.pa.ArrowInvalid, ValueError) as error:
-        raise ValueError(f"storage path {path!r}: {error}; give a local path or a URI such as s3://bucket/dir") from error
+        raise ValueError(
+            f"storage path {path!r}: {error}; give a local path or a URI such as s3://bucket/dir"
+        ) from error
 
 
 def exists(path: str) -> bool:

@@ -1,0 +1,56 @@
+"""How a global batch is cut for ranks and devices; nothing here changes what is learned."""
+
+from __future__ import annotations
+
+from tinyllm.config import ModelConfig
+from tinyllm.plan import Plan
+
+# Tokens taken at once when nobody says: a CPU gains nothing from more, a GPU is sized by its memory.
+CPU_TOKENS = 8192
+# Bytes of activations a token and layer, in units of the width: measured by benchmarks/step.py (bf16 halves fp32's).
+ACTIVATION_BYTES_PER_WIDTH = {"fp32": 100, "bf16": 50}
+MEMORY_SHARE = 0.6
+
+
+def activation_bytes(model: ModelConfig, precision: str, rows: int) -> int:
+    """Rough memory of the activations of `rows` rows, in bytes."""
+    per_token = ACTIVATION_BYTES_PER_WIDTH[precision] * model.width * model.depth
+    return rows * model.context * per_token
+
+
+def state_bytes(model: ModelConfig, optimizer: str) -> int:
+    """Weights, gradients and optimizer state in fp32, and one copy of weights and state kept at a fork, in bytes."""
+    c = model.counts
+    hidden = c.attention + c.mlp
+    moments = 2 * c.total - (hidden if optimizer == "muon" else 0)  # Muon keeps one momentum, AdamW two
+    return 4 * (c.total * 2 + moments)
+
+
+def device_rows(
+    plan: Plan, model: ModelConfig, precision: str, world_size: int, asked: int | None, memory_bytes: int | None
+) -> int:
+    """Rows a rank takes at once: as asked, else the largest divisor of its share that fits.
+
+    `memory_bytes` is the device's memory, None for a CPU. Raises ValueError with what would divide.
+    """
+    if plan.batch_rows % world_size:
+        fitting = [k for k in range(1, plan.batch_rows + 1) if plan.batch_rows % k == 0]
+        raise ValueError(
+            f"a batch of {plan.batch_rows} rows does not divide among {world_size} ranks: take one of {fitting} ranks, "
+            f"or --total-batch-size {-(-plan.batch_rows // world_size) * world_size * model.context}"
+        )
+    share = plan.batch_rows // world_size
+    divisors = [k for k in range(1, share + 1) if share % k == 0]
+    if asked is not None:
+        if share % asked:
+            raise ValueError(
+                f"--device-batch-size {asked} does not divide the {share} rows of a rank "
+                f"({plan.batch_rows} rows a batch, {world_size} ranks): take one of {divisors}"
+            )
+        return asked
+    if memory_bytes is None:
+        fitting = [k for k in divisors if k * model.context <= CPU_TOKENS]
+    else:
+        room = MEMORY_SHARE * memory_bytes
+        fitting = [k for k in divisors if activation_bytes(model, precision, k) <= room]
+    return max(fitting, default=1)

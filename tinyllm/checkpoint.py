@@ -1,0 +1,266 @@
+"""Checkpoints: files and a manifest of their hashes, written last. Without a valid manifest there is no checkpoint.
+
+Layout, under a run's directory, the same for one process and for a worker group:
+
+    checkpoints/trunk-00000050/{model.safetensors, optimizer.pt, state.json, config.json, manifest.json}
+    checkpoints/fork-00000078/...                 the trunk where a budget's branch leaves it; kept
+    checkpoints/branch-198656-00000090/...        refers to its fork
+    weights/198656/{model.safetensors, config.json, manifest.json}      the decayed model of a budget
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import logging
+import os
+import shutil
+import uuid
+from collections.abc import Set
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.fs
+import torch
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+
+from tinyllm import ranks, storage
+from tinyllm.config import TRAINING_VERSION, canonical_json
+from tinyllm.plan import Plan
+from tinyllm.state import TrainState
+
+CHECKPOINTS_DIR, WEIGHTS_DIR, MANIFEST = "checkpoints", "weights", "manifest.json"
+
+log = logging.getLogger(__name__)
+
+
+class DamagedCheckpointError(ValueError):
+    """A file of a checkpoint is missing or is not what its manifest says."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A checkpoint that exists: what its manifest says."""
+
+    path: str
+    segment: str
+    budget: int | None
+    """Planned tokens of the branch; None on the trunk."""
+    step: int
+    is_fork: bool
+    """Whether a branch left the trunk here: such a checkpoint is kept, for branches that resume and budgets to come."""
+    fork: str | None
+    """Name of the fork a branch returns to."""
+
+
+def save(root: str, state: TrainState, *, at_fork: bool = False) -> str:
+    """Save the state under a run's directory; returns the checkpoint's path. Every rank must call it, the first writes.
+
+    A checkpoint that is there is not written again: a position has one state.
+    """
+    shared = state.shared_state_dict()
+    assert not (at_fork and state.budget), "a fork is on the trunk"
+    name = _name("fork" if at_fork else state.segment, state.step)
+    path = storage.join(root, CHECKPOINTS_DIR, name)
+    if ranks.rank() == 0 and _manifest(path) is None:
+        about = {
+            "segment": state.segment,
+            "budget": state.budget.tokens if state.budget else None,
+            "step": state.step,
+            "is_fork": at_fork,
+            "fork": _name("fork", state.budget.fork_step) if state.budget else None,
+        }
+        _write(path, _serialise(shared, state.config.to_json()), about)
+    ranks.barrier()
+    return path
+
+
+def save_weights(root: str, state: TrainState, tokens: int) -> str:
+    """Save the weights alone as the model of a budget; returns the path. The first rank writes."""
+    path = storage.join(root, WEIGHTS_DIR, str(tokens))
+    if ranks.rank() == 0 and _manifest(path) is None:
+        files = {
+            "model.safetensors": save_tensors(_contiguous(state.model.state_dict())),
+            "config.json": state.config.to_json().encode(),
+        }
+        _write(path, files, {"tokens": tokens, "step": state.step})
+    return path
+
+
+def entries(root: str) -> list[Entry]:
+    """The checkpoints of a run that have a manifest, oldest step first."""
+    directory = storage.join(root, CHECKPOINTS_DIR)
+    found = [_entry(storage.join(directory, name)) for name in storage.list_names(directory)]
+    return sorted((e for e in found if e is not None), key=lambda e: (e.step, e.segment))
+
+
+def resume(root: str, state: TrainState, plan: Plan, done: Set[int], *, from_step: int | None = None) -> Entry | None:
+    """Load the checkpoint that leaves least to do for the budgets not done; None when there is none.
+
+    A damaged one falls back to the one before, with a warning. `from_step`: only checkpoints up to that step.
+    """
+    pending = [b for b in plan.budgets if b.tokens not in done]
+    if not pending:
+        return None
+    first = pending[0]
+    usable = [
+        e
+        for e in entries(root)
+        if (e.budget == first.tokens or (e.budget is None and e.step <= first.fork_step))
+        and (from_step is None or e.step <= from_step)
+    ]
+    for entry in reversed(usable):
+        try:
+            fork = None
+            if entry.fork is not None:
+                fork = _load(storage.join(root, CHECKPOINTS_DIR, entry.fork), state.config.to_json())
+            loaded = _load(entry.path, state.config.to_json())
+        except DamagedCheckpointError as error:
+            log.warning("%s; falling back to the checkpoint before it", error)
+            continue
+        state.load_shared_state_dict(loaded)
+        if fork is not None and ranks.rank() > 0:
+            fork["position"]["digest"] = 0  # the first rank goes on with the whole digest
+        state.fork = fork
+        return entry
+    return None
+
+
+def load_weights(path: str) -> tuple[dict[str, torch.Tensor], str]:
+    """Weights and config (JSON) of a checkpoint or weights directory. Raises DamagedCheckpointError."""
+    files = _read_files(path, ("model.safetensors", "config.json"))
+    return load_tensors(files["model.safetensors"]), files["config.json"].decode()
+
+
+def prune(root: str, keep: int) -> None:
+    """Delete all but the `keep` newest checkpoints and those at forks. The first rank deletes."""
+    if ranks.rank() != 0:
+        return
+    found = entries(root)
+    needed = {e.fork for e in found[-keep:]}
+    for entry in found[:-keep]:
+        if not entry.is_fork and os.path.basename(entry.path) not in needed:
+            storage.delete_dir(entry.path)
+
+
+def _name(segment: str, step: int) -> str:
+    return f"{segment}-{step:08d}"
+
+
+def _serialise(shared: dict[str, Any], config: str) -> dict[str, bytes]:
+    buffer = io.BytesIO()
+    torch.save({k: shared[k] for k in ("optimizers", "rng", "loss_ema")}, buffer)
+    state = {"position": {**shared["position"]}, "totals": shared["totals"]}
+    return {
+        "model.safetensors": save_tensors(_contiguous(shared["model"])),
+        "optimizer.pt": buffer.getvalue(),
+        "state.json": json.dumps(state).encode(),
+        "config.json": config.encode(),
+    }
+
+
+def _contiguous(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+
+
+def _write(path: str, files: dict[str, bytes], about: dict[str, Any]) -> None:
+    manifest = {
+        **about,
+        "training_version": TRAINING_VERSION,
+        "files": {name: {"sha256": _sha256(data), "bytes": len(data)} for name, data in files.items()},
+    }
+    everything = {**files, MANIFEST: canonical_json(manifest).encode()}
+    if not storage.is_local(path):
+        # Object stores have no rename: the manifest, put last, makes the checkpoint exist.
+        storage.delete_dir(path)
+        for name, data in everything.items():
+            storage.write_bytes(storage.join(path, name), data)
+        return
+    filesystem, inner = storage.open_fs(path)
+    assert isinstance(filesystem, pyarrow.fs.LocalFileSystem)
+    temporary = os.path.join(os.path.dirname(inner), f".tmp-{uuid.uuid4().hex}")
+    os.makedirs(temporary)
+    try:
+        for name, data in everything.items():
+            with open(os.path.join(temporary, name), "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        if os.path.isdir(inner):
+            shutil.rmtree(inner)  # it has no manifest, so it was no checkpoint
+        os.rename(temporary, inner)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _manifest(path: str) -> dict[str, Any] | None:
+    try:
+        return json.loads(storage.read_bytes(storage.join(path, MANIFEST)))
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+
+
+def _entry(path: str) -> Entry | None:
+    manifest = _manifest(path)
+    if manifest is None:
+        return None
+    return Entry(
+        path=path,
+        segment=manifest["segment"],
+        budget=manifest["budget"],
+        step=manifest["step"],
+        is_fork=manifest["is_fork"],
+        fork=manifest["fork"],
+    )
+
+
+def _read_files(path: str, names: tuple[str, ...]) -> dict[str, bytes]:
+    manifest = _manifest(path)
+    if manifest is None:
+        raise DamagedCheckpointError(f"{path} is no checkpoint: it has no readable {MANIFEST}")
+    files = {}
+    for name in names:
+        try:
+            files[name] = storage.read_bytes(storage.join(path, name))
+        except FileNotFoundError as error:
+            raise DamagedCheckpointError(f"checkpoint {path} lacks its file {name}") from error
+        if _sha256(files[name]) != manifest["files"][name]["sha256"]:
+            raise DamagedCheckpointError(f"checkpoint {path} is damaged: {name} is not what its manifest says")
+    return files
+
+
+def _load(path: str, config: str) -> dict[str, Any]:
+    files = _read_files(path, ("model.safetensors", "optimizer.pt", "state.json", "config.json"))
+    _refuse_other_config(json.loads(files["config.json"]), json.loads(config), path)
+    state = torch.load(io.BytesIO(files["optimizer.pt"]), map_location="cpu", weights_only=True)
+    state.update(json.loads(files["state.json"]))
+    state["model"] = load_tensors(files["model.safetensors"])
+    return state
+
+
+def _refuse_other_config(saved: dict[str, Any], asked: dict[str, Any], path: str) -> None:
+    """Horizons may be added to a trunk; anything else that differs names another run."""
+    differing = []
+    for section in sorted(set(saved) | set(asked)):
+        if section == "horizons" and asked["optim"]["schedule"] == "wsd":
+            continue
+        before, now = saved.get(section), asked.get(section)
+        if isinstance(before, dict) and isinstance(now, dict):
+            differing += [
+                f"{section}.{k} {before.get(k)!r} -> {now.get(k)!r}"
+                for k in sorted(set(before) | set(now))
+                if before.get(k) != now.get(k) and (section, k) not in {("data", "data"), ("data", "max_epochs")}
+            ]
+        elif before != now:
+            differing.append(f"{section} {before!r} -> {now!r}")
+    if differing:
+        raise ValueError(
+            f"checkpoint {path} belongs to another run: {'; '.join(differing)}. "
+            "Restore these settings to go on with it, or choose another output directory"
+        )
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

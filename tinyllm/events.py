@@ -1,0 +1,81 @@
+"""What the training loop tells its readers. Losses are nats per token; tokens count from the run's start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tinyllm.plan import Budget
+
+TRUNK = "trunk"
+
+
+def segment_name(budget: Budget | None) -> str:
+    """"trunk", or the branch that decays to a budget: "branch-<planned tokens>"."""
+    return TRUNK if budget is None else f"branch-{budget.tokens}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """Where an event stands: so many steps and tokens along its path (a branch's begins with the trunk to its fork)."""
+
+    branch: Budget | None
+    """The budget whose branch this is; None on the trunk."""
+    step: int
+    tokens: int
+
+    @property
+    def segment(self) -> str:
+        return segment_name(self.branch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepDone(Progress):
+    """An optimizer step was taken. Measurements are None except at log steps, where reading them is worth a sync."""
+
+    lr: float
+    train_loss: float | None = None
+    train_loss_ema: float | None = None
+    """Debiased moving average."""
+    grad_norm: float | None = None
+    """Before clipping."""
+    tokens_per_second: float | None = None
+    """Over all ranks, since the last log step; None while the first steps (compile) are left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated(Progress):
+    val_loss: float
+    val_bpb: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forked(Progress):
+    """The trunk stands where a budget's branch leaves it. The state is the trunk's: the moment to save it."""
+
+    budget: Budget
+
+
+@dataclass(frozen=True, kw_only=True)
+class HorizonReached(Progress):
+    """A budget's branch has decayed to its end and was evaluated."""
+
+    budget: Budget
+    val_loss: float
+    val_bpb: float | None
+    train_loss_ema: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diverged(Progress):
+    """The run is over: a loss or a gradient is not finite, or the loss exploded. Nothing may be saved any more."""
+
+    reason: str
+    last_good_loss: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stopped(Progress):
+    """The run was asked to end early; its state is whole and worth saving."""
+
+
+Event = StepDone | Evaluated | Forked | HorizonReached | Diverged | Stopped

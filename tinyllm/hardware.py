@@ -1,0 +1,133 @@
+"""What this machine computes with: device, precision, peak speed, memory, and the versions that a record names."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import socket
+import subprocess
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+# Dense peak in TFLOP/s (no sparsity), from the makers' data sheets, by a part of the name CUDA reports.
+# The first match counts: longer names stand before their prefixes.
+PEAK_TFLOPS_BF16 = {
+    "GB200": 2500.0,
+    "B200": 2250.0,
+    "H200": 989.0,
+    "H100 NVL": 835.0,
+    "H100 PCIe": 756.0,
+    "H100": 989.0,
+    "A100": 312.0,
+    "L40S": 362.0,
+    "L4": 121.0,
+    "A10G": 70.0,
+    "A10": 125.0,
+    "RTX 4090": 165.2,
+    "RTX 3090": 71.0,
+    "V100": 125.0,  # fp16: it has no bf16
+    "T4": 65.0,  # fp16: it has no bf16
+}
+
+
+def pick_device(wanted: str) -> torch.device:
+    """The device of this process. Raises ValueError when it is asked for and not there."""
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if wanted == "auto":
+        wanted = next(name for name, there in available.items() if there)
+    if not available[wanted]:
+        there = [name for name, is_there in available.items() if is_there]
+        raise ValueError(f"--device {wanted}: not on this machine; it has {', '.join(there)}")
+    if wanted == "cuda":
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
+    return torch.device(wanted)
+
+
+def computed_precision(device: torch.device) -> str:
+    """"bf16" where the chip computes it, else "fp32": an emulated bf16 step takes 8 times as long on a CPU."""
+    if device.type == "cuda":
+        return "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "fp32"
+    if device.type == "cpu":
+        return "bf16" if torch.ops.mkldnn._is_mkldnn_bf16_supported() else "fp32"
+    return "fp32"
+
+
+def peak_tflops(device: torch.device, precision: str) -> float | None:
+    """Dense bf16 peak of one device by its name; None where it is not known (any CPU, fp32, an unlisted chip)."""
+    if device.type != "cuda" or precision != "bf16":
+        return None
+    name = torch.cuda.get_device_name(device)
+    return next((peak for part, peak in PEAK_TFLOPS_BF16.items() if part in name), None)
+
+
+def memory_bytes(device: torch.device) -> int | None:
+    """Memory of a GPU; None for others."""
+    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Most memory used so far: on a GPU by tensors, elsewhere by this process (resident)."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    import resource
+
+    unit = 1 if platform.system() == "Darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def configure(device: torch.device, *, deterministic: bool) -> None:
+    """Global switches of torch, set the same in every process before a model is built, also in a reused one."""
+    torch.set_float32_matmul_precision("high")  # TF32 on CUDA; no effect on the CPU's fp32
+    torch.use_deterministic_algorithms(deterministic)
+    if device.type == "cpu":
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 0)) or _usable_cores())
+
+
+def _usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@lru_cache
+def versions() -> dict[str, str | None]:
+    """Versions of what a loss can depend on."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for package in ("tinyllm", "torch", "ray", "numpy", "tokenizers", "pyarrow"):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """Which machine a run was made on."""
+    chip = torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name()
+    return {"host": socket.gethostname(), "chip": chip, "cores": _usable_cores(), "threads": torch.get_num_threads()}
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+@lru_cache
+def git_commit() -> str | None:
+    """Commit of this package's checkout, with "+" when files differ from it; None outside a checkout."""
+    root = Path(__file__).resolve().parent.parent
+    if not (root / ".git").exists():
+        return None
+    git = ["git", "-C", str(root)]
+    try:
+        commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+        status = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True)
+    except (subprocess.CalledProcessError, FileNotFoundError):
+        return None  # no git on this machine, or not ours to read: the record says null
+    return commit.stdout.strip() + ("+" if status.stdout.strip() else "")

@@ -1,0 +1,93 @@
+"""Cross-entropy through the output head, chunk by chunk, so that the (N, V) logits never fill memory.
+
+Symbols: N targets, D width, V vocabulary, R rows of a chunk.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CHUNK_ELEMENTS = 2**24  # logits held at once: 512 rows of a vocabulary of 32768, 64 MiB in fp32
+
+
+def _chunk_rows(vocab: int) -> int:
+    return max(1, CHUNK_ELEMENTS // vocab)
+
+
+def _capped(z_RV: Tensor, cap: float) -> Tensor:
+    """cap * tanh(z / cap), in place; cap 0 = no cap."""
+    return z_RV.div_(cap).tanh_().mul_(cap) if cap else z_RV
+
+
+class _CrossEntropySum(torch.autograd.Function):
+    """Computes the gradient in the forward pass while a chunk's logits are at hand, instead of recomputing them."""
+
+    @staticmethod
+    def forward(ctx: Any, h_ND: Tensor, w_VD: Tensor, y_N: Tensor, cap: float) -> Tensor:
+        w_cast = w_VD.to(h_ND.dtype)
+        grad_h = torch.empty_like(h_ND)
+        grad_w = torch.zeros_like(w_VD)
+        total = torch.zeros((), dtype=torch.float32, device=h_ND.device)
+        step = _chunk_rows(w_VD.size(0))
+        for start in range(0, h_ND.size(0), step):
+            h_RD, y_R1 = h_ND[start : start + step], y_N[start : start + step, None]
+            z_RV = _capped((h_RD @ w_cast.T).float(), cap)
+            # d capped / d raw, before z is overwritten by the softmax; (1 - tanh^2) = 1 - (z / cap)^2
+            slope_RV = 1 - (z_RV / cap).square_() if cap else None
+            highest_R1 = z_RV.amax(1, keepdim=True)
+            target_R1 = z_RV.gather(1, y_R1)
+            z_RV.sub_(highest_R1).exp_()
+            normaliser_R1 = z_RV.sum(1, keepdim=True)
+            total += (highest_R1 + normaliser_R1.log() - target_R1).sum()
+            z_RV.div_(normaliser_R1).scatter_add_(1, y_R1, z_RV.new_full(y_R1.shape, -1.0))
+            if slope_RV is not None:
+                z_RV.mul_(slope_RV)
+            dz_RV = z_RV.to(h_ND.dtype)
+            torch.mm(dz_RV, w_cast, out=grad_h[start : start + step])
+            if dz_RV.dtype == grad_w.dtype:
+                grad_w.addmm_(dz_RV.T, h_RD)
+            else:
+                grad_w += dz_RV.T @ h_RD
+        ctx.save_for_backward(grad_h, grad_w)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        grad_h, grad_w = ctx.saved_tensors
+        (scale,) = grad_outputs
+        return grad_h * scale.to(grad_h.dtype), grad_w * scale, None, None
+
+
+def cross_entropy_sum(h_ND: Tensor, w_VD: Tensor, y_N: Tensor, cap: float) -> Tensor:
+    """Sum over N of the cross-entropy of `y_N` under softmax(softcap(h w^T)), nats; a scalar in fp32.
+
+    The softmax is always computed in fp32, the matmuls in autocast's dtype where it is on. The gradient of `w_VD` is
+    accumulated in the dtype of `w_VD`. Give `cap` = 0 for no soft cap.
+    """
+    h_ND = h_ND.to(_matmul_dtype(h_ND))
+    # Autocast off: the casts in the chunk loop are explicit, and in-place matmuls would escape it anyway.
+    with torch.autocast(h_ND.device.type, enabled=False):
+        if torch.is_grad_enabled():
+            return _CrossEntropySum.apply(h_ND, w_VD, y_N, cap)
+        return token_cross_entropy(h_ND, w_VD, y_N, cap).sum()
+
+
+def _matmul_dtype(x: Tensor) -> torch.dtype:
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+
+
+def token_cross_entropy(h_ND: Tensor, w_VD: Tensor, y_N: Tensor, cap: float) -> Tensor:
+    """Cross-entropy of each target, (N,), fp32 nats, without gradient."""
+    w_cast = w_VD.to(h_ND.dtype)
+    step = _chunk_rows(w_VD.size(0))
+    losses = [
+        torch.nn.functional.cross_entropy(
+            _capped((h_ND[i : i + step] @ w_cast.T).float(), cap), y_N[i : i + step], reduction="none"
+        )
+        for i in range(0, h_ND.size(0), step)
+    ]
+    return torch.cat(losses)
