@@ -1,0 +1,285 @@
+"""Rows of tokens for training and evaluation, and the feed that brings a rank its share of every batch.
+
+Three sources answer to the same names (`TokenSource`): a prepared corpus of text, the generated Zipf chain, and
+arrays in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from functools import cached_property, lru_cache
+from types import TracebackType
+from typing import Protocol
+
+import numpy as np
+
+from tinyllm import storage
+from tinyllm.manifest import TOKEN_BYTES_FILE, TOKENIZER_FILE, Manifest
+from tinyllm.order import RowOrder
+from tinyllm.shards import ShardReader
+from tinyllm.tokenizer import Tokenizer
+from tinyllm.zipf import ZipfChain
+
+_ZIPF_TRAIN, _ZIPF_VAL = 0, 1  # streams of the chain
+_ZIPF_BLOCK_ROWS = 512  # rows generated at once: the chain's cost is one array operation a step for a whole block
+_ARRAY_GROUP_ROWS = 1024
+
+
+class TokenSource(Protocol):
+    """What training and evaluation read. A row holds seq_len + 1 ids: inputs are all but the last, targets all but
+    the first. Ids are of any unsigned integer type. Not for use by several threads at once, except that
+    `val_rows` may run beside `train_rows`.
+    """
+
+    @property
+    def manifest(self) -> Manifest: ...
+
+    @property
+    def token_bytes(self) -> np.ndarray | None:
+        """Bytes of text behind each id, int32 (vocab_size,), 0 for special tokens; None where ids are not text."""
+
+    @property
+    def tokenizer(self) -> Tokenizer | None: ...
+
+    def train_rows(self, positions: np.ndarray, *, seed: int) -> np.ndarray:
+        """Rows at these positions (n,) of the training stream of a seed: (n, seq_len + 1).
+
+        A pure function of its arguments. Positions run on over the epochs.
+        """
+
+    def val_rows(self, start: int, stop: int) -> np.ndarray:
+        """Validation rows start to stop, the same for everybody: (stop - start, seq_len + 1)."""
+
+
+class Corpus:
+    """A corpus that `tinyllm.corpus.prepare` wrote."""
+
+    def __init__(self, path: str, manifest: Manifest) -> None:
+        self.path = path
+        self.manifest = manifest
+        self._train = ShardReader(path, [shard for shard in manifest.shards if shard.split == "train"])
+        self._val = ShardReader(path, [shard for shard in manifest.shards if shard.split == "val"])
+        self._order = lru_cache(maxsize=1)(lambda seed: RowOrder(seed, self._train.row_group_rows))
+
+    @staticmethod
+    def open(path: str) -> Corpus | ZipfCorpus:
+        """The corpus in a directory or at a URI. Raises ValueError, with the command to run, when there is none."""
+        path = storage.absolute(path)
+        manifest = Manifest.load(path)
+        return ZipfCorpus(manifest) if manifest.kind == "zipf" else Corpus(path, manifest)
+
+    @cached_property
+    def token_bytes(self) -> np.ndarray | None:
+        return np.load(io.BytesIO(storage.read_bytes(storage.join(self.path, TOKEN_BYTES_FILE))))
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer | None:
+        """Raises ValueError when the file is not the one that the shards were made with."""
+        file = storage.join(self.path, TOKENIZER_FILE)
+        tokenizer = Tokenizer.from_json(storage.read_bytes(file).decode())
+        if tokenizer.digest != self.manifest.tokenizer_digest:
+            raise ValueError(
+                f"{file} has digest {tokenizer.digest}, the manifest says {self.manifest.tokenizer_digest}: it was "
+                f"changed or damaged; remove {self.path} and prepare the corpus again"
+            )
+        return tokenizer
+
+    def train_rows(self, positions: np.ndarray, *, seed: int) -> np.ndarray:
+        return self._train.gather(*self._order(seed).locate(positions))
+
+    def val_rows(self, start: int, stop: int) -> np.ndarray:
+        _check_val_range(start, stop, self.manifest)
+        return self._val.slice(start, stop)
+
+
+class ZipfCorpus:
+    """The Zipf chain: a row for every position, generated when it is read and never repeated."""
+
+    token_bytes = None
+    tokenizer = None
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self.chain = ZipfChain.parse(manifest.source, seed=manifest.seed)
+        self._block = lru_cache(maxsize=2)(self._generate)
+
+    def train_rows(self, positions: np.ndarray, *, seed: int) -> np.ndarray:
+        positions = np.asarray(positions, np.int64)
+        blocks = positions // _ZIPF_BLOCK_ROWS
+        out = np.empty((len(positions), self.manifest.seq_len + 1), np.uint16)
+        for block in np.unique(blocks).tolist():
+            here = blocks == block
+            out[here] = self._block(seed, block)[positions[here] % _ZIPF_BLOCK_ROWS]
+        return out
+
+    def val_rows(self, start: int, stop: int) -> np.ndarray:
+        _check_val_range(start, stop, self.manifest)
+        return self.chain.rows(np.arange(start, stop), self.manifest.seq_len + 1, _ZIPF_VAL)
+
+    def val_oracle_loss(self, start: int, stop: int) -> float:
+        """Nats per token that a model which knows the chain loses on these validation rows (about `entropy`)."""
+        losses = self.chain.losses(np.arange(start, stop), self.manifest.seq_len + 1, _ZIPF_VAL)
+        return float(losses[:, 1:].mean())
+
+    def _generate(self, seed: int, block: int) -> np.ndarray:
+        index = np.arange(block * _ZIPF_BLOCK_ROWS, (block + 1) * _ZIPF_BLOCK_ROWS)
+        return self.chain.rows(index, self.manifest.seq_len + 1, _ZIPF_TRAIN, seed)
+
+
+class ArrayCorpus:
+    """Two flat arrays of ids, cut into windows of seq_len targets; a window begins with the id that ends the last."""
+
+    tokenizer = None
+
+    def __init__(
+        self,
+        tokens: np.ndarray,
+        val_tokens: np.ndarray,
+        *,
+        vocab_size: int,
+        seq_len: int,
+        token_bytes: np.ndarray | None = None,
+    ) -> None:
+        """Raises ValueError for arrays that are not flat, not of integers in [0, vocab_size), or under one row."""
+        self.token_bytes = token_bytes
+        self._rows = _windows("tokens", tokens, vocab_size, seq_len)
+        self._val_rows = _windows("val_tokens", val_tokens, vocab_size, seq_len)
+        n_full, rest = divmod(len(self._rows), _ARRAY_GROUP_ROWS)
+        self._group_rows = np.array([_ARRAY_GROUP_ROWS] * n_full + [rest] * (rest > 0), np.int64)
+        self._order = lru_cache(maxsize=1)(lambda seed: RowOrder(seed, self._group_rows))
+        digest = hashlib.blake2b(f"{vocab_size},{seq_len}".encode(), digest_size=16)
+        for rows in (self._rows, self._val_rows):
+            digest.update(rows.astype("<u4").tobytes())
+        self.manifest = Manifest(
+            name="array",
+            kind="array",
+            source="arrays in memory",
+            licence="unknown",
+            digest=digest.hexdigest(),
+            source_digest="",
+            tokenizer_digest=None,
+            vocab_size=vocab_size,
+            seq_len=seq_len,
+            seed=0,
+            train_rows=len(self._rows),
+            val_rows=len(self._val_rows),
+            n_documents=0,
+            n_duplicates=0,
+            cropped_share=0.0,
+            bytes_per_token=None,
+            entropy=None,
+            shards=(),
+            recipe={},
+        )
+
+    def train_rows(self, positions: np.ndarray, *, seed: int) -> np.ndarray:
+        groups, rows = self._order(seed).locate(positions)
+        return self._rows[groups * _ARRAY_GROUP_ROWS + rows]
+
+    def val_rows(self, start: int, stop: int) -> np.ndarray:
+        _check_val_range(start, stop, self.manifest)
+        return self._val_rows[start:stop]
+
+
+class Feed:
+    """Iterates over one rank's share of every global batch, for ever, reading ahead in a background thread.
+
+    Global batch k holds positions [start + k * batch_rows, start + (k + 1) * batch_rows); a rank has the contiguous
+    share of its number. What is read depends on nothing else, so a feed may start anywhere, on any number of ranks.
+
+    Yields (positions, rows): int64 (batch_rows / world_size,) and ids (batch_rows / world_size, seq_len + 1). An error
+    of the thread is raised by the next step of the iteration.
+    """
+
+    def __init__(
+        self,
+        corpus: TokenSource,
+        *,
+        seed: int,
+        batch_rows: int,
+        rank: int = 0,
+        world_size: int = 1,
+        start: int = 0,
+        prefetch: int = 4,
+    ) -> None:
+        """Raises ValueError when the batch does not divide among the ranks."""
+        if batch_rows < 1 or batch_rows % world_size:
+            raise ValueError(
+                f"a batch of {batch_rows} rows does not divide among {world_size} ranks; "
+                f"choose a total batch size of a multiple of {world_size} rows"
+            )
+        assert 0 <= rank < world_size
+        assert start >= 0
+        self._corpus, self._seed = corpus, seed
+        self._batch_rows, self._share, self._rank, self._start = batch_rows, batch_rows // world_size, rank, start
+        self._ready: queue.Queue[tuple[np.ndarray, np.ndarray] | BaseException] = queue.Queue(prefetch)
+        self._closed = threading.Event()
+        self.wait_seconds = 0.0
+        """Time the consumer has waited for data, in seconds."""
+        self._thread = threading.Thread(target=self._read_ahead, name="feed", daemon=True)
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        return self
+
+    def __next__(self) -> tuple[np.ndarray, np.ndarray]:
+        if self._closed.is_set():
+            raise StopIteration
+        began = time.perf_counter()
+        item = self._ready.get()
+        self.wait_seconds += time.perf_counter() - began
+        if isinstance(item, BaseException):
+            self.close()
+            raise item
+        return item
+
+    def close(self) -> None:
+        """Stop reading and wait for the thread to end; closing twice is no error."""
+        self._closed.set()
+        while self._thread.is_alive():
+            # The thread may stand in `put`: make room until it has seen the flag.
+            try:
+                self._ready.get_nowait()
+            except queue.Empty:
+                self._thread.join(0.01)
+
+    def __enter__(self) -> Feed:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _read_ahead(self) -> None:
+        first = self._start + self._rank * self._share
+        try:
+            while not self._closed.is_set():
+                positions = np.arange(first, first + self._share)
+                self._ready.put((positions, self._corpus.train_rows(positions, seed=self._seed)))
+                first += self._batch_rows
+        except BaseException as error:  # handed to the consumer, who raises it
+            self._ready.put(error)
+
+
+def _check_val_range(start: int, stop: int, manifest: Manifest) -> None:
+    if not 0 <= start < stop <= manifest.val_rows:
+        raise ValueError(f"validation rows {start} to {stop}: the corpus {manifest.name} has {manifest.val_rows}")
+
+
+def _windows(name: str, tokens: np.ndarray, vocab_size: int, seq_len: int) -> np.ndarray:
+    tokens = np.asarray(tokens)
+    if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
+        raise ValueError(f"{name} has shape {tokens.shape} and type {tokens.dtype}: give a flat array of integer ids")
+    n_rows = (len(tokens) - 1) // seq_len
+    if n_rows < 1:
+        raise ValueError(f"{name} has {len(tokens)} ids: a row of --seq-len {seq_len} needs {seq_len + 1}")
+    low, high = int(tokens.min()), int(tokens.max())
+    if low < 0 or high >= vocab_size:
+        raise ValueError(f"{name} has ids from {low} to {high}: the vocabulary is 0 to {vocab_size - 1}")
+    return np.lib.stride_tricks.sliding_window_view(tokens, seq_len + 1)[::seq_len]
