@@ -1,0 +1,175 @@
+"""From a fit to what to train: the optimum for a budget, and the trial that would teach most per FLOP."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from analysis.ladder import Rung, rungs
+from analysis.laws import KaplanSurface, LrLaw, LossSurface, OptimalPath
+from analysis.result import Caveat, Fit, Interval, Prediction, Status, Warn
+from analysis.runs import Params
+from tinyllm.config import ModelConfig
+
+MIN_GAIN = 0.05
+"""A trial that removes less of the variance is not worth its overhead, however cheap its FLOPs."""
+FAR = 10.0
+"""Extrapolation in compute beyond this factor gets a warning."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """What to train. n: parameters, d: tokens, flops, loss: nats per token, lr: peak LR of the hidden matrices.
+
+    With a ladder, depth, n and d are those of a real model under its exact FLOPs; n_continuous and d_continuous are the
+    optimum of the law itself, and the intervals (None without a bootstrap) are of these.
+    """
+
+    flops: float
+    depth: int | None
+    n: float
+    d: float
+    loss: Prediction
+    lr: Prediction | None
+    n_continuous: float
+    d_continuous: float
+    n_interval: Interval | None
+    d_interval: Interval | None
+    extrapolation: float
+    warnings: tuple[Warn, ...]
+
+
+def optimum(
+    fit: Fit[Any],
+    *,
+    flops: float | None = None,
+    n: float | None = None,
+    d: float | None = None,
+    ladder: ModelConfig | None = None,
+    params: Params = "with_head",
+    lr_fit: Fit[LrLaw] | None = None,
+    level: float = 0.9,
+) -> Advice:
+    """The compute-optimal run for one of `flops` to spend, `n` parameters to train, or `d` tokens to train on.
+
+    With `ladder` and `flops`, the loss is minimised over the ladder's depths, each with its exact FLOPs per token. Without
+    one, N is continuous and C = 6 N D (typed warning NO_LADDER). ValueError unless exactly one of the three is given and
+    positive, or when the fit has no optimum (a power law, a parabola).
+    """
+    given = {name: value for name, value in (("flops", flops), ("n", n), ("d", d)) if value is not None}
+    if len(given) != 1 or not 0 < next(iter(given.values())) < np.inf:
+        raise ValueError(f"give exactly one positive number of flops=, n=, d=; got {given}")
+    law = fit.law
+    if not isinstance(law, LossSurface | KaplanSurface | OptimalPath):
+        raise ValueError(f"a {type(law).__name__} has no optimum: pass the fit of a surface, an envelope or isoFLOPs")
+    c = flops if flops is not None else _budget_for(law, n, d)
+    n_star, d_star = float(law.n_opt(c)), float(law.d_opt(c))
+    best_n, best_d, depth = n_star, d_star, None
+    warnings = []
+    if ladder is None:
+        detail = "no model ladder: N is continuous and C = 6 N D"
+        warnings.append(Warn(kind=Caveat.NO_LADDER, detail=detail))
+    else:
+        rung = _best_rung(law, c, rungs(ladder, params))
+        best_n, best_d, depth = rung.n, c / rung.flops_per_token, rung.depth
+    at: tuple[float, ...] = (c,) if isinstance(law, OptimalPath) else (best_n, best_d)
+    loss = fit.predict(*at, level=level)
+    beyond = _beyond(fit, c, best_n, best_d)
+    if beyond > FAR:
+        detail = f"{beyond:.3g} times beyond the largest of the data: read the interval, then doubt it"
+        warnings.append(Warn(kind=Caveat.EXTRAPOLATION, detail=detail))
+    if fit.status != Status.CONVERGED:
+        detail = f"the fit ended {fit.status}: its optimum is a guide, not a measurement"
+        warnings.append(Warn(kind=Caveat.WIDE_INTERVAL, detail=detail))
+    return Advice(
+        flops=c,
+        depth=depth,
+        n=best_n,
+        d=best_d,
+        loss=loss,
+        lr=lr_fit.predict(best_n, best_d, level=level) if lr_fit else None,
+        n_continuous=n_star,
+        d_continuous=d_star,
+        n_interval=fit.interval(lambda drawn: drawn.n_opt(c), level),
+        d_interval=fit.interval(lambda drawn: drawn.d_opt(c), level),
+        extrapolation=beyond,
+        warnings=tuple(warnings),
+    )
+
+
+def _budget_for(law: Any, n: float | None, d: float | None) -> float:
+    """FLOPs at which `n` (or `d`) is optimal: N*(C) and D*(C) are power laws, so two values give the inverse."""
+    if n is not None:
+        return float(np.exp((np.log(n) - np.log(law.n_opt(1.0))) / law.a))
+    assert d is not None
+    return float(np.exp((np.log(d) - np.log(law.d_opt(1.0))) / law.b))
+
+
+def _best_rung(law: LossSurface | KaplanSurface | OptimalPath, c: float, ladder: Sequence[Rung]) -> Rung:
+    """The depth with the lowest loss at `c` FLOPs; a path knows no loss off the optimum, so there the nearest size."""
+    if isinstance(law, OptimalPath):
+        return min(ladder, key=lambda rung: abs(np.log(rung.n / law.n_opt(c))))
+    return min(ladder, key=lambda rung: law.loss(rung.n, c / rung.flops_per_token))
+
+
+def _beyond(fit: Fit[Any], c: float, n: float, d: float) -> float:
+    """How many times `c` lies beyond the data, in FLOPs where the fit knows them, else in 6 N D."""
+    if "flops" in fit.domain:
+        return fit.extrapolation(flops=c)["flops"]
+    return max(fit.extrapolation(n=n, d=d).values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A run worth having. gain: share of the variance of the target's log loss that measuring it would remove."""
+
+    depth: int | None
+    n: float
+    d: float
+    flops: float
+    gain: float
+
+
+def next_trials(
+    fit: Fit[Any],
+    *,
+    target_flops: float,
+    ladder: ModelConfig | None = None,
+    params: Params = "with_head",
+    max_flops: float | None = None,
+    count: int = 5,
+) -> list[Trial]:
+    """The runs that would make the loss predicted at the optimum of `target_flops` surer, best gain per FLOP first.
+
+    Candidates: sizes and token counts up to 4 times beyond the fitted range, at most `max_flops` each (default: a tenth of
+    the target). Measuring log loss f with noise s takes cov(t, f)^2 / (var f + s^2) off the variance of the target t (linear
+    Gaussian update); covariances are those of the bootstrap draws. ValueError for a fit without draws, or not of a surface.
+    """
+    law: Any = fit.law_draws
+    if law is None or not isinstance(fit.law, LossSurface | KaplanSurface):
+        raise ValueError("next_trials needs a surface fitted with bootstrap draws: fit_surface(..., bootstrap=1000)")
+    limit = target_flops / 10 if max_flops is None else max_flops
+    target = np.log(law.loss(fit.law.n_opt(target_flops), fit.law.d_opt(target_flops)))
+    (n_low, n_high), (d_low, d_high) = fit.domain["n"], fit.domain["d"]
+    if ladder is None:
+        sizes = [Rung(depth=-1, n=n, flops_per_token=6 * n) for n in np.geomspace(n_low, 4 * n_high, 9)]
+    else:
+        sizes = [rung for rung in rungs(ladder, params) if n_low / 2 <= rung.n <= 4 * n_high]
+    noise = max(fit.noise if np.isfinite(fit.noise) else 0.0, 1e-4)
+    found = []
+    for rung in sizes:
+        for d in np.geomspace(d_low, 4 * d_high, 9):
+            flops = rung.flops_per_token * d
+            if flops > limit:
+                continue
+            seen = np.log(law.loss(rung.n, d))
+            covariance = np.cov(target, seen)
+            gain = covariance[0, 1] ** 2 / (covariance[1, 1] + noise**2) / covariance[0, 0]
+            found.append(
+                Trial(depth=rung.depth if ladder else None, n=rung.n, d=float(d), flops=float(flops), gain=float(gain))
+            )
+    worth = [trial for trial in found if trial.gain >= MIN_GAIN]
+    return sorted(worth, key=lambda trial: trial.gain / trial.flops, reverse=True)[:count]

@@ -1,0 +1,72 @@
+"""python -m analysis report PATH | backtest PATH"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from analysis import report
+from analysis.runs import Flops, LrChoice, Params, load
+from analysis.study import study
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Fit a sweep's losses and write report.html, report.md and fit.json."""
+
+    path: Annotated[str, tyro.conf.Positional]
+    """A sweep's directory or URI, or a csv or Parquet table (columns: see analysis/runs.py)."""
+    out: str | None = None
+    """Where to write. Default: the sweep's directory; for a table or a URI, ./report."""
+    params: Params = "with_head"
+    """Which parameters N counts."""
+    flops: Flops = "exact"
+    """Which FLOPs C counts."""
+    lr_choice: LrChoice = "lowest"
+    """lowest = the lowest loss over the LRs tried; interpolated = the vertex of a parabola through it."""
+    bootstrap: int = 1000
+    """Resamples behind the intervals."""
+    seed: int = 0
+    """Seed of the resamples."""
+    targets: tuple[float, ...] = ()
+    """FLOPs to advise on. Default: 1, 10 and 100 times the largest compute of the data."""
+
+    def run(self) -> None:
+        """Do it, and print the law, the optimum at 10 times the largest compute, and where the report lies."""
+        result = study(
+            load(self.path, params=self.params, flops=self.flops),
+            lr_choice=self.lr_choice,
+            bootstrap=self.bootstrap,
+            seed=self.seed,
+            targets=self.targets,
+        )
+        out = self.out or (self.path if Path(self.path).is_dir() else "report")
+        written = report.write(result, out)
+        largest = float(result.points.flops.max())
+        print(f"law ({result.headline}, {result.fit.status}): {report.formula(result.fit)}")
+        for advice in result.advice:
+            model = f"depth {advice.depth}, " if advice.depth is not None else ""
+            lr = f", lr {report.number(advice.lr.value)}" if advice.lr else ""
+            print(
+                f"optimum at {report.number(advice.flops)} FLOPs ({advice.flops / largest:.3g}x the largest run): {model}"
+                f"N {report.number(advice.n)}, D {report.number(advice.d)}{lr}, "
+                f"loss {advice.loss.value:.4f} ({report.span(advice.loss.interval, 5)})"
+            )
+        print(f"report: {written.html}")
+
+
+def main() -> None:
+    """Parse and run. A mistake of the user's ends with its message and exit code 2."""
+    command = tyro.extras.subcommand_cli_from_dict({"report": Report}, description=__doc__)
+    try:
+        command.run()
+    except ValueError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

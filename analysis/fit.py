@@ -1,0 +1,205 @@
+"""Fits of the laws: the surface (approach 3), a power law, and the envelope (approach 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.spatial import ConvexHull
+
+from analysis import surface_checks
+from analysis.forms import FORMS
+from analysis.inputs import point_ids, positive
+from analysis.laws import FloatArray, KaplanSurface, LossSurface, OptimalPath, PowerLaw
+from analysis.linear import least_squares
+from analysis.problem import SurfaceProblem
+from analysis.result import Caveat, Fit, Reason, Status, Warn
+from analysis.runs import Rivals
+
+OBJECTIVES = ("log_huber", "log_lad", "log_mse", "least_squares", "huber")
+
+
+def fit_surface(
+    n: ArrayLike,
+    d: ArrayLike,
+    loss: ArrayLike,
+    *,
+    delta: float = 1e-3,
+    objective: str = "log_huber",
+    weights: ArrayLike | None = None,
+    clusters: Sequence[object] | np.ndarray | None = None,
+    bootstrap: int = 0,
+    seed: int = 0,
+    form: str = "chinchilla",
+    level: float = 0.9,
+    noise: float | None = None,
+    trunk_share: float = 0.5,
+    rivals: Rivals | None = None,
+    ids: Sequence[str] | None = None,
+    start: LossSurface | KaplanSurface | None = None,
+    max_iter: int = 300,
+) -> Fit[Any]:
+    """Fit L(N, D) to losses at `n` parameters and `d` tokens, vectors of equal length.
+
+    Minimises the weighted *sum* over points of the Huber function (scale `delta`) of log L - log L(N, D), as Hoffmann et
+    al. 2022 and Besiroglu et al. 2024. objective: "log_huber", "log_lad" (delta to 0), "log_mse" (delta to infinity),
+    "huber" and "least_squares" (the same on raw loss). form: "chinchilla", "tied" (alpha = beta), "kaplan".
+
+    `bootstrap` resamples give intervals at `level` for every parameter and the exponents a, b. Without `clusters` rows are
+    resampled. With `clusters` (one label a point: the run_id of its trunk) residuals are, by cluster; with fewer than 6
+    clusters, errors are drawn with standard deviation `noise` of log loss (from seeds; else the larger of the residuals' and
+    .002), of whose variance `trunk_share` is common to a trunk.
+
+    `rivals` (`Points.rivals`) are the other LRs of each point: each resample chooses the lowest among them again.
+    `start` replaces the grid of starts. Raises ValueError for a value that is not positive and finite, lengths that differ,
+    or an unknown form or objective.
+    """
+    n_, d_, loss_ = positive("n", n), positive("d", d), positive("loss", loss)
+    if not len(n_) == len(d_) == len(loss_):
+        raise ValueError(f"n, d and loss must have one length, got {len(n_)}, {len(d_)}, {len(loss_)}")
+    if form not in FORMS:
+        raise ValueError(f"form={form!r} is not one of {sorted(FORMS)}")
+    if objective not in OBJECTIVES:
+        raise ValueError(f"objective={objective!r} is not one of {OBJECTIVES}")
+    problem = SurfaceProblem(n_, d_, loss_, np.ones_like(n_) if weights is None else positive("weights", weights), form)
+    best, agreement = problem.solve(objective, delta, start, max_iter)
+    law = problem.law(best.theta)
+
+    theta_draws, assumed = problem.resample(
+        best.theta[0], objective, delta, clusters, rivals, bootstrap, seed, noise, trunk_share
+    )
+    draws = problem.law_arrays(theta_draws) if bootstrap else {}
+    fit: Fit[Any] = Fit(
+        law=law,
+        status=surface_checks.solver_status(best, max_iter),
+        objective=float(best.objective[0]) * problem.objective_unit(objective),
+        agreement=agreement,
+        used=point_ids(ids, len(n_)),
+        draws=draws,
+        domain={"n": (n_.min(), n_.max()), "d": (d_.min(), d_.max())},
+        noise=problem.noise(best.theta),
+        settings={"form": form, "objective": objective, "delta": delta, "bootstrap": bootstrap, "seed": seed},
+    )
+    return surface_checks.judge(fit, n_, d_, loss_, level=level, noise_assumed=assumed)
+
+
+def fit_power_law(
+    x: ArrayLike,
+    y: ArrayLike,
+    *,
+    weights: ArrayLike | None = None,
+    level: float = 0.9,
+    draws: int = 1000,
+    seed: int = 0,
+    ids: Sequence[str] | None = None,
+) -> Fit[PowerLaw]:
+    """Fit y = coef x^exponent by (weighted) least squares of log y on log x.
+
+    Intervals are Student's t, exact under independent Gaussian errors of log y; `draws` samples of (coef, exponent) from
+    the same t distribution serve `predict`. Two points give a line and no interval: PERFECT_BY_CONSTRUCTION, unbounded.
+    Raises ValueError for values that are not positive and finite, or with fewer than two distinct x.
+    """
+    x_, y_ = positive("x", x), positive("y", y)
+    if len(x_) != len(y_):
+        raise ValueError(f"x and y must have one length, got {len(x_)} and {len(y_)}")
+    if len(np.unique(x_)) < 2:
+        raise ValueError(f"a power law needs two distinct x, got {np.unique(x_).tolist()}")
+    w = np.ones_like(x_) if weights is None else positive("weights", weights)
+    log_x, log_y = np.log(x_), np.log(y_)
+    centre = float(np.average(log_x, weights=w))
+    line = least_squares(np.column_stack([np.ones_like(log_x), log_x - centre]), log_y, w)
+    mean, slope = line.coef
+    warnings: list[Warn] = []
+    sampled: dict[str, FloatArray] = {}
+    if line.spare:
+        drawn = line.draws(draws, seed)
+        sampled = {"coef": np.exp(drawn[:, 0] - drawn[:, 1] * centre), "exponent": drawn[:, 1]}
+    else:
+        detail = "two points define a power law: R^2 = 1 says nothing"
+        warnings.append(Warn(kind=Caveat.PERFECT_BY_CONSTRUCTION, detail=detail))
+    return Fit(
+        law=PowerLaw(coef=float(np.exp(mean - slope * centre)), exponent=float(slope)),
+        status=Status.CONVERGED if line.spare else Status.NOT_IDENTIFIED,
+        objective=line.objective,
+        intervals={"exponent": line.interval(1, level)},
+        used=point_ids(ids, len(x_)),
+        warnings=tuple(warnings),
+        draws=sampled,
+        domain={"x": (float(x_.min()), float(x_.max()))},
+        noise=line.noise,
+    )
+
+
+def envelope_points(flops: FloatArray, loss: FloatArray) -> np.ndarray:
+    """Indices of the lower convex hull of (log flops, log loss), sorted by flops, losses strictly falling.
+
+    One far corner (2 max flops, 2 max loss) closes the hull above, as in Gemstones (McLeish et al. 2025), and is dropped.
+    """
+    points = np.column_stack([np.log(np.append(flops, 2 * flops.max())), np.log(np.append(loss, 2 * loss.max()))])
+    hull = ConvexHull(points).vertices
+    hull = hull[hull != len(flops)]
+    hull = hull[np.argsort(flops[hull], kind="stable")]
+    lowest_before = np.minimum.accumulate(np.append(np.inf, loss[hull]))[:-1]
+    return hull[loss[hull] < lowest_before]
+
+
+def fit_envelope(
+    flops: ArrayLike,
+    n: ArrayLike,
+    d: ArrayLike,
+    loss: ArrayLike,
+    *,
+    level: float = 0.9,
+    draws: int = 1000,
+    seed: int = 0,
+    ids: Sequence[str] | None = None,
+) -> Fit[OptimalPath]:
+    """Approach 1: power laws N*(C), D*(C), L*(C) through the points on the lower envelope of loss against compute.
+
+    The three lines share their points; intervals are Student's t. Points above the envelope are `left_out: off_envelope`.
+    Raises ValueError for values that are not positive and finite, or when the envelope has fewer than two points.
+    """
+    c_, n_, d_, loss_ = positive("flops", flops), positive("n", n), positive("d", d), positive("loss", loss)
+    if not len(c_) == len(n_) == len(d_) == len(loss_):
+        raise ValueError(f"flops, n, d, loss must have one length, got {len(c_)}, {len(n_)}, {len(d_)}, {len(loss_)}")
+    names = point_ids(ids, len(c_))
+    if len(c_) < 3 or len(np.unique(c_)) < 3:
+        raise ValueError(f"an envelope needs at least 3 budgets, got {len(np.unique(c_))} distinct flops: add budgets")
+    hull = envelope_points(c_, loss_)
+    if len(hull) < 2:
+        raise ValueError(
+            f"only {len(hull)} of {len(c_)} points on the envelope: the loss does not fall with compute, check the runs"
+        )
+    parts = {
+        key: fit_power_law(c_[hull], values[hull], level=level, draws=draws, seed=seed + i)
+        for i, (key, values) in enumerate({"n": n_, "d": d_, "loss": loss_}.items())
+    }
+    law = OptimalPath(
+        **{f"{k}_coef": p.law.coef for k, p in parts.items()},
+        **{f"{k}_exponent": p.law.exponent for k, p in parts.items()},
+    )
+    warnings = [
+        Warn(kind=Caveat.NO_FLOOR, detail="L*(C) is a pure power law without a floor: far extrapolation is optimistic")
+    ]
+    warnings += parts["loss"].warnings
+    if len(hull) < 3:
+        warnings.append(
+            Warn(kind=Caveat.FEW_BUDGETS, detail=f"only {len(hull)} points on the envelope, 3 are the least")
+        )
+    if len(np.unique(n_[hull])) < 2:
+        warnings.append(Warn(kind=Caveat.FEW_SIZES, detail="one model size on the envelope: N*(C) cannot be told"))
+    on_hull = set(hull.tolist())
+    return Fit(
+        law=law,
+        status=Status.CONVERGED if len(hull) >= 3 else Status.NOT_IDENTIFIED,
+        objective=parts["loss"].objective,
+        intervals={f"{k}_exponent": p.intervals["exponent"] for k, p in parts.items()},
+        used=tuple(names[i] for i in hull),
+        left_out={name: Reason.OFF_ENVELOPE for i, name in enumerate(names) if i not in on_hull},
+        warnings=tuple(warnings),
+        draws={f"{k}_{name}": values for k, p in parts.items() for name, values in p.draws.items()},
+        domain={"flops": (float(c_[hull].min()), float(c_[hull].max()))},
+        noise=parts["loss"].noise,
+    )

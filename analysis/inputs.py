@@ -1,0 +1,28 @@
+"""What every fit asks of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from analysis.laws import FloatArray
+
+
+def positive(name: str, values: ArrayLike) -> FloatArray:
+    """`values` as a float vector; ValueError naming the first that is not a positive finite number."""
+    array = np.asarray(values, float)
+    if array.ndim != 1 or not len(array):
+        raise ValueError(f"{name} must be a non-empty vector, got shape {array.shape}")
+    bad = np.flatnonzero(~(np.isfinite(array) & (array > 0)))
+    if len(bad):
+        raise ValueError(
+            f"{name}[{bad[0]}] = {array[bad[0]]} is not a positive finite number ({len(bad)} such values): leave it out"
+        )
+    return array
+
+
+def point_ids(ids: Sequence[str] | None, n_points: int) -> tuple[str, ...]:
+    """The ids given, or "row 0", "row 1", ..."""
+    return tuple(f"row {i}" for i in range(n_points)) if ids is None else tuple(ids)

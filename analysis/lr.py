@@ -1,0 +1,110 @@
+"""The best learning rate as a law of size and tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from analysis.laws import FloatArray, LrLaw
+from analysis.linear import least_squares
+from analysis.result import Caveat, Fit, Interval, Reason, Status, Warn
+from analysis.runs import Runs
+
+
+def optima(runs: Runs) -> pd.DataFrame:
+    """The best LR of each (size, tokens): columns id, n, d, lr, loss, n_lrs, reason (None where the minimum is bracketed).
+
+    A parabola of loss in log LR through the lowest loss and up to two neighbours on each side gives lr and loss; without a
+    bracketed minimum they are those of the lowest loss measured.
+    """
+    rows = []
+    for _, cell in runs.seed_means.dropna(subset=["lr"]).groupby("cell"):
+        curve = cell.groupby("lr").agg(loss=("loss", "min"), id=("id", "first"), n=("n", "first"), d=("d", "first"))
+        lrs, losses = curve.index.to_numpy(float), curve["loss"].to_numpy(float)
+        k = int(np.argmin(losses))
+        lr, loss, reason = float(lrs[k]), float(losses[k]), None
+        if len(lrs) < 3 or k in (0, len(lrs) - 1):
+            reason = Reason.OUTSIDE_GRID
+        else:
+            near = slice(max(0, k - 2), k + 3)
+            centre = np.log(lrs[k])
+            c2, c1, c0 = np.polyfit(np.log(lrs[near]) - centre, losses[near], 2)
+            vertex = -c1 / (2 * c2) if c2 > 0 else np.inf
+            if np.log(lrs[k - 1]) - centre <= vertex <= np.log(lrs[k + 1]) - centre:
+                lr, loss = float(np.exp(centre + vertex)), float(c0 - c1**2 / (4 * c2))
+            else:
+                reason = Reason.CONCAVE if c2 <= 0 else Reason.OUTSIDE_GRID
+        first = curve.iloc[k]
+        rows.append(
+            {
+                "id": first["id"],
+                "n": first["n"],
+                "d": first["d"],
+                "lr": lr,
+                "loss": loss,
+                "n_lrs": len(lrs),
+                "reason": reason,
+            }
+        )
+    return pd.DataFrame(rows, columns=["id", "n", "d", "lr", "loss", "n_lrs", "reason"])
+
+
+def fit_lr_optimum(runs: Runs, *, level: float = 0.9, draws: int = 1000, seed: int = 0) -> Fit[LrLaw]:
+    """lr*(N, D) = coef N^p D^q by least squares of the log of each (size, tokens)'s best LR.
+
+    Only bracketed minima count; the others are left out as `optimum_outside_grid`. A size or token count that does not vary
+    gets exponent 0, and so do both where there are too few minima to tell: then status is NOT_IDENTIFIED and the law is the
+    geometric mean of what there is. ValueError when no row states its LR.
+    """
+    cells = optima(runs)
+    if cells.empty:
+        raise ValueError(f"no loss with a known LR in {runs.source}: a table needs the column lr")
+    kept = cells[cells["reason"].isna()]
+    warnings: list[Warn] = []
+    edge = cells[cells["reason"].notna()]
+    if len(edge):
+        detail = (
+            f"{len(edge)} of {len(cells)} best LRs are not bracketed by worse ones on both sides: only a bound is known"
+        )
+        warnings.append(Warn(kind=Caveat.LR_AT_EDGE, detail=detail, points=tuple(edge["id"])))
+    source = kept if len(kept) else cells
+    log_n, log_d = np.log(source["n"].to_numpy(float)), np.log(source["d"].to_numpy(float))
+    y = np.log(source["lr"].to_numpy(float))
+    columns = [np.ones_like(y)]
+    names = ["mean"]
+    for name, values in (("n_exponent", log_n), ("d_exponent", log_d)):
+        trial = np.column_stack([*columns, values - values.mean()])
+        if len(source) > trial.shape[1] and np.linalg.matrix_rank(trial) == trial.shape[1]:
+            columns.append(values - values.mean())
+            names.append(name)
+    line = least_squares(np.column_stack(columns), y, np.ones_like(y))
+    identified = len(kept) > 0 and len(names) == 3
+    if not identified:
+        missing = [name for name in ("n_exponent", "d_exponent") if name not in names]
+        detail = f"{len(kept)} bracketed minima do not show {' and '.join(missing) or 'the exponents'}: taken as 0"
+        warnings.append(Warn(kind=Caveat.FEW_SIZES, detail=detail))
+    fitted = dict(zip(names, line.coef, strict=True))
+    sampled = _draws(names, line.draws(draws, seed), log_n.mean(), log_d.mean()) if line.spare else {}
+    return Fit(
+        law=LrLaw(**{k: float(v[0]) for k, v in _draws(names, line.coef[None], log_n.mean(), log_d.mean()).items()}),
+        status=Status.CONVERGED if identified else Status.NOT_IDENTIFIED,
+        objective=line.objective,
+        intervals={
+            name: line.interval(names.index(name), level) if name in fitted else Interval.unbounded(level)
+            for name in ("n_exponent", "d_exponent")
+        },
+        used=tuple(source["id"]),
+        left_out={row.id: row.reason for row in edge.itertuples()} if len(kept) else {},
+        warnings=tuple(warnings),
+        draws=sampled,
+        domain={"n": (source["n"].min(), source["n"].max()), "d": (source["d"].min(), source["d"].max())},
+        noise=line.noise,
+    )
+
+
+def _draws(names: list[str], coef: FloatArray, n0: float, d0: float) -> dict[str, FloatArray]:
+    """Law parameters from coefficients (draws, k) of the centred line; an exponent that was not fitted is 0."""
+    by_name = dict(zip(names, coef.T, strict=True))
+    zero = np.zeros(len(coef))
+    p, q = by_name.get("n_exponent", zero), by_name.get("d_exponent", zero)
+    return {"coef": np.exp(by_name["mean"] - p * n0 - q * d0), "n_exponent": p, "d_exponent": q}

@@ -1,0 +1,279 @@
+"""The report: one self-contained HTML page, the same in Markdown, and the fits at full precision."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+import pandas as pd
+
+from analysis import plots, svg
+from analysis.laws import KaplanSurface, LossSurface, OptimalPath
+from analysis.result import Fit, Interval
+from analysis.study import Study, left_out_counts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """Where the report lies."""
+
+    html: Path
+    markdown: Path
+    fits: Path
+
+
+def write(study: Study, directory: str | Path) -> Written:
+    """Write report.html, report.md and fit.json under `directory`, each whole or not at all."""
+    folder = Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    page = context(study)
+    written = Written(html=folder / "report.html", markdown=folder / "report.md", fits=folder / "fit.json")
+    _write_whole(written.fits, fits_json(study))
+    _write_whole(written.markdown, _render("report.md.j2", page))
+    _write_whole(written.html, _render("report.html.j2", {**page, "figures": figures(study)}))
+    return written
+
+
+def _write_whole(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def fits_json(study: Study) -> str:
+    """Every fit at full precision, by approach; `headline` names the one the advice comes from."""
+    fits: dict[str, Fit[Any]] = {**study.fits, **({"lr": study.lr} if study.lr else {})}
+    return json.dumps(
+        {
+            "source": study.runs.source,
+            "params": study.runs.params,
+            "flops": study.runs.flops,
+            "headline": study.headline,
+            "refusals": study.refusals,
+            "fits": {name: json.loads(fit.to_json()) for name, fit in fits.items()},
+        },
+        indent=1,
+    )
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number for people: 3 significant digits, thousands as k, M, B up to a trillion, powers of ten beyond."""
+    if value is None or np.isnan(value):
+        return "–"
+    if np.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    for factor, suffix in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if factor <= abs(value) < 1e12:
+            return f"{value / factor:.{digits}g}{suffix}"
+    return f"{value:.{digits}g}"
+
+
+def span(interval: Interval | None, digits: int = 3) -> str:
+    """An interval for people, or that there is none."""
+    if interval is None:
+        return "no interval"
+    if np.isinf(interval.low) and np.isinf(interval.high):
+        return "unbounded"
+    return f"{number(interval.low, digits)} … {number(interval.high, digits)}"
+
+
+def formula(fit: Fit[Any]) -> str:
+    """The fitted law with its numbers, on one line."""
+    law = fit.law
+    if isinstance(law, LossSurface):
+        floor = f"{law.E:.4g}" if fit.status == "CONVERGED" else "E"
+        return f"L(N, D) = {floor} + {law.A:.4g} / N^{law.alpha:.3f} + {law.B:.4g} / D^{law.beta:.3f}"
+    if isinstance(law, KaplanSurface):
+        return f"L(N, D) = [({law.n_c:.3g} / N)^{law.alpha_n / law.alpha_d:.3f} + {law.d_c:.3g} / D]^{law.alpha_d:.3f}"
+    if isinstance(law, OptimalPath):
+        return (
+            f"L*(C) = {law.loss_coef:.4g} C^{law.loss_exponent:.4f},  N*(C) = {law.n_coef:.3g} C^{law.n_exponent:.3f},  "
+            f"D*(C) = {law.d_coef:.3g} C^{law.d_exponent:.3f}"
+        )
+    return str(law)
+
+
+def _render(template: str, values: Mapping[str, Any]) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("analysis"),
+        autoescape=template.endswith(".html.j2"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(number=number, span=span, formula=formula)
+    return environment.get_template(template).render(**values)
+
+
+def context(study: Study) -> dict[str, Any]:
+    """What the templates show."""
+    table = study.runs.table
+    return {
+        "study": study,
+        "title": Path(study.runs.source).name if "/" in study.runs.source else study.runs.source,
+        "largest": float(study.points.flops.max()),
+        "level": 90,
+        "measured": len(study.runs.measured),
+        "sizes": len(np.unique(study.points.n)),
+        "budgets": len(np.unique(study.points.d)),
+        "statuses": table["status"].value_counts().to_dict(),
+        "params_label": plots.N_LABEL[study.runs.params],
+        "flops_label": plots.FLOPS_LABEL[study.runs.flops],
+        "warnings": all_warnings(study),
+        "left_out": left_out_counts(study.fits["surface"]),
+        "law_rows": law_rows(study),
+        "cost": cost(study.runs.records),
+        "rows": run_rows(study),
+        "residual_sd": study.fits["surface"].noise,
+    }
+
+
+def all_warnings(study: Study) -> list[tuple[str, Any]]:
+    """(where it was raised, warning), each once."""
+    found = [(name, warn) for name, fit in study.fits.items() for warn in fit.warnings]
+    found += [("learning rate", warn) for warn in (study.lr.warnings if study.lr else ())]
+    found += [("advice", warn) for advice in study.advice for warn in advice.warnings]
+    found += [("comparison", warn) for warn in study.warnings]
+    return list({(name, str(warn)): (name, warn) for name, warn in found}.values())
+
+
+def law_rows(study: Study) -> list[dict[str, Any]]:
+    """One row an approach: law, status, exponents of N* and D* with intervals, N* and lowest loss at 10x."""
+    target = 10 * float(study.points.flops.max())
+    rows = []
+    for name, fit in study.fits.items():
+        known = fit.status == "CONVERGED"
+        rows.append(
+            {
+                "name": name,
+                "fit": fit,
+                "a": fit.law.a,
+                "a_interval": fit.intervals.get("a", fit.intervals.get("n_exponent")),
+                "n": fit.law.n_opt(target),
+                "n_interval": fit.interval(lambda law: law.n_opt(target)),
+                "loss": plots.lowest_loss(fit.law, target),
+                "loss_interval": fit.interval(lambda law: plots.lowest_loss(law, target)),
+                "floor": fit.intervals.get("E"),
+                "known": known,
+            }
+        )
+    return rows
+
+
+def cost(records: pd.DataFrame) -> dict[str, float] | None:
+    """What the sweep took: device hours, FLOPs that ended in a loss, and the share spent on runs without one."""
+    if "device_seconds" not in records:
+        return None
+    seconds = records["device_seconds"].astype(float).fillna(0.0)
+    done = records["status"] == "done"
+    return {
+        "device_hours": float(seconds.sum() / 3600),
+        "share_without_loss": float(seconds[~done].sum() / seconds.sum()) if seconds.sum() else 0.0,
+        "flops": float(records.loc[done, "flops"].sum()),
+        "rows": float(len(records)),
+    }
+
+
+def run_rows(study: Study) -> list[dict[str, Any]]:
+    """One row a (trial, horizon): what it was, what came out, and whether it is a point of the fit."""
+    runs, fit = study.runs, study.fits["surface"]
+    used = set(fit.used)
+    rows = []
+    for i, row in enumerate(runs.table.itertuples()):
+        raw = runs.records.iloc[i]
+        config = raw.get("config")
+        rows.append(
+            {
+                "id": row.id,
+                "anchor": svg.anchor(str(row.id)),
+                "run_id": row.run_id,
+                "size": f"d{row.depth}" if row.depth >= 0 else number(row.n),
+                "n": row.n,
+                "d": row.d,
+                "flops": row.flops,
+                "lr": row.lr,
+                "seed": row.seed,
+                "loss": row.loss,
+                "status": row.status,
+                "role": "in the fit" if row.id in used else str(fit.left_out.get(row.id, "averaged over seeds")),
+                "config": json.dumps(json.loads(config), indent=1, sort_keys=True) if config else "",
+                "commit": raw.get("git_commit") or "not recorded",
+                "log": raw.get("log_path") or "not recorded",
+                "reason": raw.get("reason") or "",
+            }
+        )
+    return rows
+
+
+def figures(study: Study) -> list[dict[str, str]]:
+    """The page's figures in order: title, caption, svg."""
+    points, runs = study.points, study.runs
+    hover = {
+        row["id"]: f"{row['id']}\n{row['size']}, N {number(row['n'])}, D {number(row['d'])}, lr {number(row['lr'])}"
+        f"\nloss {row['loss']:.4f}"
+        for row in run_rows(study)
+    }
+    surface = study.fits["surface"]
+    found = []
+
+    def add(title: str, caption: str, draw: Any, **options: Any) -> None:
+        image = svg.render(draw, hover=hover, prefix=f"fig{len(found)}", **options)
+        found.append({"title": title, "caption": caption, "svg": image})
+
+    flops_label = plots.FLOPS_LABEL[runs.flops]
+    add(
+        "Loss against compute",
+        f"Each point is the best LR of one size and token count. The line is the {study.headline} fit carried to 10 times "
+        "the largest run, with its 90 % interval.",
+        lambda ax: plots.loss_vs_compute(ax, points, study.fit).set(xlabel=flops_label),
+        size=(8.2, 4.4),
+    )
+    add(
+        "Loss against tokens",
+        "One series a size; lines are the fitted surface.",
+        lambda ax: plots.loss_by_tokens(ax, points, surface),
+    )
+    add(
+        "The surface L(N, D)",
+        "Contours of the fitted loss, the points measured, and the compute-optimal path under C = 6 N D.",
+        lambda ax: plots.surface_contours(ax, points, surface, params=runs.params),
+    )
+    if study.lr is not None:
+        lr = study.lr
+        add("Learning rates", "Circles mark each best LR.", lambda ax: plots.lr_optimum(ax, runs))
+        add(
+            "Best LR by size and budget",
+            "Hollow: the best LR lies at the edge of those tried, so only a bound is known.",
+            lambda ax: plots.lr_path(ax, runs, lr),
+        )
+    if "isoflop" in study.fits:
+        add(
+            "isoFLOP curves",
+            "Hollow circles are the minima.",
+            lambda ax: plots.isoflop_curves(ax, points, params=runs.params),
+        )
+    add(
+        "Residuals",
+        "Where the surface is off: a pattern here is a law that does not hold.",
+        lambda ax: plots.residuals(ax, points, surface).set(xlabel=flops_label),
+    )
+    add(
+        "Tokens per parameter",
+        "What each approach holds to be compute-optimal, up to 10 times the largest run.",
+        lambda ax: plots.tokens_per_param(
+            ax, study.fits, float(points.flops.min()), 10 * float(points.flops.max())
+        ).set(xlabel=flops_label),
+    )
+    if "curve" in runs.records:
+        add(
+            "Training curves of the points of the fit",
+            "Thin: trunk at constant LR; thick: decay to the budget.",
+            lambda ax: plots.curves(ax, runs, points.ids[-12:]),
+        )
+    return found

@@ -1,0 +1,234 @@
+"""What a fit hands back: the law, how the fit ended, how sure it is, what it used and what it left out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from analysis.laws import LAWS, FloatArray, Law, parameters
+
+LawT = TypeVar("LawT", bound=Law, covariant=True)
+
+
+class Status(StrEnum):
+    """How a fit ended. Only CONVERGED may be quoted without its caveat."""
+
+    CONVERGED = "CONVERGED"
+    BOUND_HIT = "BOUND_HIT"
+    NOT_IDENTIFIED = "NOT_IDENTIFIED"
+    NO_PROGRESS = "NO_PROGRESS"
+    MAX_ITER = "MAX_ITER"
+
+
+class Reason(StrEnum):
+    """Why a point is not part of a fit."""
+
+    NOT_BEST_LR = "not_best_lr"
+    NOT_FULLY_DECAYED = "not_fully_decayed"
+    NOT_DONE = "not_done"
+    DIVERGED = "diverged"
+    NO_LOSS = "no_loss"
+    OFF_ENVELOPE = "off_envelope"
+    TOO_FEW_SIZES = "too_few_sizes_at_this_budget"
+    CONCAVE = "concave_isoflop"
+    OUTSIDE_GRID = "optimum_outside_grid"
+    HELD_OUT = "held_out"
+
+
+class Caveat(StrEnum):
+    """The kinds of warning a fit or an advice can carry."""
+
+    OPTIMUM_OUTSIDE_GRID = "optimum_outside_grid"
+    CONCAVE_ISOFLOP = "concave_isoflop"
+    FEW_BUDGETS = "few_budgets"
+    PERFECT_BY_CONSTRUCTION = "perfect_by_construction"
+    E_AT_ZERO = "e_at_zero"
+    E_ABOVE_SMALLEST_LOSS = "e_above_smallest_loss"
+    START_RETURNED = "start_returned"
+    FEW_SIZES = "few_sizes"
+    WIDE_INTERVAL = "wide_interval"
+    NOT_FULLY_DECAYED = "not_fully_decayed"
+    LR_AT_EDGE = "lr_at_edge"
+    FEW_DECAY_STEPS = "few_decay_steps"
+    MANY_EPOCHS = "many_epochs"
+    WITHIN_SEED_NOISE = "within_seed_noise"
+    NOISE_ASSUMED = "noise_assumed"
+    PARABOLA_BIAS = "parabola_bias"
+    APPROACHES_DISAGREE = "approaches_disagree"
+    INFLUENTIAL_POINTS = "influential_points"
+    CONVENTION_CHANGES_EXPONENT = "convention_changes_exponent"
+    EXTRAPOLATION = "extrapolation"
+    NO_FLOOR = "no_floor"
+    NO_LADDER = "no_ladder"
+    BACKTEST_DRIFT = "backtest_drift"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Warn:
+    """One warning: its kind (for programs), a sentence (for people), the points it is about."""
+
+    kind: Caveat
+    detail: str
+    points: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.detail}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """A two-sided interval at `level` and the standard error of the quantity. Infinite ends mean unbounded."""
+
+    low: float
+    high: float
+    level: float
+    se: float
+
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+    @classmethod
+    def of(cls, draws: FloatArray, level: float) -> Interval:
+        """Percentile interval of bootstrap draws, shape (draws,). The SE is their standard deviation."""
+        if not 0 < level < 1:
+            raise ValueError(f"level={level} is not between 0 and 1: pass e.g. .9 for a 90 % interval")
+        low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
+        return cls(low=float(low), high=float(high), level=level, se=float(np.std(draws, ddof=1)))
+
+    @classmethod
+    def unbounded(cls, level: float) -> Interval:
+        """Nothing is known."""
+        return cls(low=-np.inf, high=np.inf, level=level, se=np.inf)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """Loss (or whatever the law gives) at one place.
+
+    `interval` is of the law's mean there (None without draws). `extrapolation` maps each input to how many times it
+    lies beyond the fitted range (1 inside it).
+    """
+
+    value: float
+    interval: Interval | None
+    extrapolation: dict[str, float]
+
+    @property
+    def beyond(self) -> float:
+        """The largest of the extrapolation factors."""
+        return max(self.extrapolation.values(), default=1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit(Generic[LawT]):
+    """A law with the evidence for it.
+
+    objective: the minimised value, summed over points. agreement: share of the starts that ended in the best minimum
+    (relative 1e-6 of the objective; 1 for closed-form fits). intervals: parameter or derived quantity -> interval.
+    used, left_out: ids of points, the latter with a reason. draws: bootstrap parameters, name -> shape (draws,).
+    domain: input name -> (smallest, largest) used. noise: residual standard deviation of log y, corrected for the
+    number of fitted parameters.
+    """
+
+    law: LawT
+    status: Status
+    objective: float
+    agreement: float = 1.0
+    intervals: Mapping[str, Interval] = field(default_factory=dict)
+    used: tuple[str, ...] = ()
+    left_out: Mapping[str, Reason] = field(default_factory=dict)
+    warnings: tuple[Warn, ...] = ()
+    draws: Mapping[str, FloatArray] = field(default_factory=dict)
+    domain: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    noise: float = float("nan")
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def has(self, kind: Caveat) -> bool:
+        """Whether a warning of this kind was raised."""
+        return any(warn.kind == kind for warn in self.warnings)
+
+    @property
+    def law_draws(self) -> Law | None:
+        """The law once per bootstrap draw, as one object whose parameters are arrays; None without a bootstrap."""
+        return type(self.law)(**self.draws) if self.draws else None
+
+    def interval(self, quantity: Any, level: float = 0.9) -> Interval | None:
+        """Interval of any quantity of the law, e.g. `fit.interval(lambda law: law.n_opt(1e21))`.
+
+        None without a bootstrap.
+        """
+        draws = self.law_draws
+        return None if draws is None else Interval.of(np.asarray(quantity(draws), float), level)
+
+    def extrapolation(self, **inputs: float) -> dict[str, float]:
+        """How many times each input lies beyond the range of the points used; 1 inside it."""
+        factors = {}
+        for name, value in inputs.items():
+            low, high = self.domain[name]
+            factors[name] = float(max(value / high, low / value, 1.0))
+        return factors
+
+    def predict(self, *inputs: float, level: float = 0.9) -> Prediction:
+        """The law at `inputs` (n, d for a surface; flops for a path; x for a power law).
+
+        ValueError if the number of inputs is not the law's, or one is not positive.
+        """
+        names = self.law.inputs
+        if len(inputs) != len(names):
+            raise ValueError(f"{type(self.law).__name__} takes {', '.join(names)}; got {len(inputs)} values")
+        if min(inputs) <= 0:
+            raise ValueError(f"inputs must be positive, got {inputs}")
+        law: Any = self.law
+        return Prediction(
+            value=float(law(*inputs)),
+            interval=self.interval(lambda drawn: drawn(*inputs), level),
+            extrapolation=self.extrapolation(**dict(zip(names, inputs, strict=True))),
+        )
+
+    def to_json(self) -> str:
+        """JSON at full precision: `from_json` gives back an equal Fit (floats are written by repr)."""
+        return json.dumps(
+            {
+                "form": self.law.form,
+                "law": parameters(self.law),
+                "status": self.status,
+                "objective": self.objective,
+                "agreement": self.agreement,
+                "intervals": {k: vars(v) for k, v in self.intervals.items()},
+                "used": self.used,
+                "left_out": self.left_out,
+                "warnings": [vars(w) for w in self.warnings],
+                "draws": {k: np.asarray(v).tolist() for k, v in self.draws.items()},
+                "domain": self.domain,
+                "noise": self.noise,
+                "settings": self.settings,
+            }
+        )
+
+    @staticmethod
+    def from_json(text: str) -> Fit[Any]:
+        """The Fit that `to_json` wrote. ValueError when the form is unknown."""
+        raw = json.loads(text)
+        if raw["form"] not in LAWS:
+            raise ValueError(f"form={raw['form']!r} is not one of {sorted(LAWS)}: written by another version?")
+        return Fit(
+            law=LAWS[raw["form"]](**raw["law"]),
+            status=Status(raw["status"]),
+            objective=raw["objective"],
+            agreement=raw["agreement"],
+            intervals={k: Interval(**v) for k, v in raw["intervals"].items()},
+            used=tuple(raw["used"]),
+            left_out={k: Reason(v) for k, v in raw["left_out"].items()},
+            warnings=tuple(
+                Warn(kind=Caveat(w["kind"]), detail=w["detail"], points=tuple(w["points"])) for w in raw["warnings"]
+            ),
+            draws={k: np.asarray(v, float) for k, v in raw["draws"].items()},
+            domain={k: (v[0], v[1]) for k, v in raw["domain"].items()},
+            noise=raw["noise"],
+            settings=raw["settings"],
+        )

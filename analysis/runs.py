@@ -1,0 +1,324 @@
+"""From run records, or any table with the documented columns, to the points of a fit.
+
+A plain table (csv, Parquet, DataFrame) has one row a measured loss and the columns
+  n_params (or n_params_with_head, n_params_total, n_params_non_embedding)   parameters
+  tokens (or planned_tokens)                                                 training tokens
+  flops and / or flops_6nd                                                   training FLOPs; absent: 6 N D
+  loss (or val_loss)                                                         nats per token, at the end of the run
+and, where known, run_id, lr, seed, depth, status, fully_decayed, decay_steps, epochs: absent ones are taken as fine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from analysis.laws import FloatArray
+from analysis.result import Caveat, Reason, Warn
+from tinyllm import record
+from tinyllm.plan import FEW_DECAY_STEPS
+
+Params = Literal["with_head", "total", "non_embedding"]
+Flops = Literal["exact", "6nd"]
+LrChoice = Literal["lowest", "interpolated"]
+
+MAX_EPOCHS = 4.0
+"""Beyond about 4 passes repeated tokens are worth visibly less than fresh ones (Muennighoff et al. 2023)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Points:
+    """The points of a surface: one a (size, tokens), the best LR of each. Arrays have shape (points,).
+
+    n: parameters. d: tokens. flops. loss: nats per token, mean over seeds. lr: peak LR. depth: -1 where unknown.
+    clusters: the trunk each loss comes from. weights: seeds averaged, relative to the mean. noise: standard deviation of log
+    loss between seeds, pooled over all settings with repeats; None without any.
+    """
+
+    ids: tuple[str, ...]
+    n: FloatArray
+    d: FloatArray
+    flops: FloatArray
+    loss: FloatArray
+    lr: FloatArray
+    depth: np.ndarray
+    clusters: np.ndarray
+    weights: FloatArray
+    noise: float | None
+    left_out: Mapping[str, Reason]
+    warnings: tuple[Warn, ...]
+    rivals: Rivals
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rivals:
+    """Every LR that was in the running, so that a bootstrap can repeat the choice. Arrays have shape (candidates,).
+
+    cell: index of the point it competes for. gap: log loss above that point's. cluster: its trunk.
+    """
+
+    cell: np.ndarray
+    gap: FloatArray
+    cluster: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs:
+    """What was measured, in one convention of N and FLOPs.
+
+    table: one row a (trial, horizon), all of them, with columns id, run_id, cell (number of the (size, tokens) pair), setting
+    (what may be averaged over seeds), n, d, flops, loss, lr, seed, depth, status. left_out: id -> why a row can never be a point. records: the rows as they were read.
+    """
+
+    source: str
+    params: Params
+    flops: Flops
+    table: pd.DataFrame
+    left_out: Mapping[str, Reason]
+    warnings: tuple[Warn, ...]
+    records: pd.DataFrame
+
+    @property
+    def measured(self) -> pd.DataFrame:
+        """The rows that hold a fully decayed loss."""
+        return self.table[~self.table["id"].isin(list(self.left_out))]
+
+    @property
+    def seed_means(self) -> pd.DataFrame:
+        """One row a (cell, setting) with its mean loss over seeds; columns cell, setting, n, d, flops, loss, lr, depth, id, seeds."""
+        first = {name: (name, "first") for name in ("n", "d", "flops", "lr", "depth", "id")}
+        grouped = self.measured.groupby(["cell", "setting"], sort=True)
+        return grouped.agg(loss=("loss", "mean"), seeds=("id", "size"), **first).reset_index()
+
+    @property
+    def noise(self) -> float | None:
+        """Standard deviation of log loss between seeds of one setting, pooled over settings; None without repeats."""
+        rows = self.measured
+        spread = np.log(rows["loss"]).groupby([rows["cell"], rows["setting"]]).agg(["var", "size"])
+        spread = spread[spread["size"] > 1]
+        if spread.empty:
+            return None
+        spare = spread["size"] - 1
+        return float(np.sqrt((spread["var"] * spare).sum() / spare.sum()))
+
+    def best(self, lr_choice: LrChoice = "lowest") -> Points:
+        """Per (size, tokens): the lowest loss over LR of the mean over seeds; the others are `not_best_lr`.
+
+        "interpolated" takes the vertex of the parabola in log LR through the lowest and its two neighbours instead, where
+        there are two. ValueError when no row holds a loss.
+        """
+        rows = self.measured
+        if rows.empty:
+            counts = self.table["status"].value_counts().to_dict()
+            raise ValueError(f"no fully decayed loss in {self.source} (rows by status: {counts}): nothing to fit yet")
+        means = self.seed_means
+        noise = self.noise
+        picked = means.loc[means.groupby("cell", sort=True)["loss"].idxmin()].reset_index(drop=True)
+        cell = np.searchsorted(picked["cell"], means["cell"])
+        gap = np.log(means["loss"].to_numpy() / picked["loss"].to_numpy()[cell])
+        won = pd.MultiIndex.from_frame(picked[["cell", "setting"]])
+        lost = rows["id"][~pd.MultiIndex.from_frame(rows[["cell", "setting"]]).isin(won)]
+        left_out = {**self.left_out, **{point: Reason.NOT_BEST_LR for point in lost}}
+        warnings = [*self.warnings, *self._edges(picked), *_within_noise(picked, cell, gap, noise)]
+        loss, lr = picked["loss"].to_numpy(float), picked["lr"].to_numpy(float)
+        if lr_choice == "interpolated":
+            loss, lr = _interpolated(picked, means)
+        return Points(
+            ids=tuple(picked["id"]),
+            n=picked["n"].to_numpy(float),
+            d=picked["d"].to_numpy(float),
+            flops=picked["flops"].to_numpy(float),
+            loss=loss,
+            lr=lr,
+            depth=picked["depth"].to_numpy(int),
+            clusters=picked["setting"].to_numpy(str),
+            weights=(picked["seeds"] / picked["seeds"].mean()).to_numpy(float),
+            noise=noise,
+            left_out=left_out,
+            warnings=tuple(warnings),
+            rivals=Rivals(cell=cell, gap=gap, cluster=means["setting"].to_numpy(str)),
+        )
+
+    def _edges(self, picked: pd.DataFrame) -> list[Warn]:
+        """Points whose best LR has no tried LR on one side. One that was stopped or diverged there was tried."""
+        tried = self.table[self.table["status"].isin(["done", "stopped", "diverged"])]
+        found = []
+        for row in picked.itertuples():
+            lrs = tried.loc[(tried["n"] == row.n) & (tried["d"] == row.d), "lr"].dropna().unique()
+            if len(lrs) > 1 and not min(lrs) < row.lr < max(lrs):
+                found.append(str(row.id))
+        if not found:
+            return []
+        return [
+            Warn(
+                kind=Caveat.LR_AT_EDGE,
+                detail=f"the best LR of {len(found)} of {len(picked)} points is the smallest or largest tried: widen --lrs",
+                points=tuple(found),
+            )
+        ]
+
+
+def _within_noise(picked: pd.DataFrame, cell: np.ndarray, gap: FloatArray, noise: float | None) -> list[Warn]:
+    if not noise:
+        return []
+    seeds = picked["seeds"].to_numpy()
+    # 1.64 sqrt(2 / seeds) noise: a one-sided 95 % test of the difference of two means.
+    close = (gap > 0) & (gap < 1.645 * noise * np.sqrt(2 / seeds[cell]))
+    unsure = sorted({str(picked["id"][i]) for i in cell[close]})
+    if not unsure:
+        return []
+    detail = f"for {len(unsure)} points another LR is within seed noise (log loss {noise:.2g}) of the best"
+    return [Warn(kind=Caveat.WITHIN_SEED_NOISE, detail=detail, points=tuple(unsure))]
+
+
+def _interpolated(picked: pd.DataFrame, means: pd.DataFrame) -> tuple[FloatArray, FloatArray]:
+    """Loss and LR at the vertex of the parabola through each best LR and its neighbours; the lowest itself at an edge."""
+    losses, lrs = picked["loss"].to_numpy(float).copy(), picked["lr"].to_numpy(float).copy()
+    for i, row in enumerate(picked.itertuples()):
+        curve = means[means["cell"] == row.cell].groupby("lr")["loss"].min()
+        k = curve.index.get_indexer([row.lr])[0]
+        if 0 < k < len(curve) - 1:
+            near = curve.iloc[k - 1 : k + 2]
+            c2, c1, c0 = np.polyfit(np.log(near.index.to_numpy()), near.to_numpy(), 2)
+            losses[i], lrs[i] = c0 - c1**2 / (4 * c2), np.exp(-c1 / (2 * c2))
+    return losses, lrs
+
+
+def load(path_or_frame: str | Path | pd.DataFrame, *, params: Params = "with_head", flops: Flops = "exact") -> Runs:
+    """Read a sweep's directory (or URI), a csv or Parquet table, or a DataFrame; see the top of this module for columns.
+
+    Raises ValueError for a missing column, an unknown convention, or a place that holds no row.
+    """
+    if params not in ("with_head", "total", "non_embedding"):
+        raise ValueError(f"params={params!r}: take with_head, total or non_embedding")
+    if flops not in ("exact", "6nd"):
+        raise ValueError(f"flops={flops!r}: take exact or 6nd")
+    source, raw = _read(path_or_frame)
+    if raw.empty:
+        raise ValueError(f"{source} holds no run record: is it the directory of a sweep, and has a trial ended?")
+    table = _canonical(raw, params, flops, source)
+    left_out = _left_out(table, raw)
+    return Runs(
+        source=source,
+        params=params,
+        flops=flops,
+        table=table,
+        left_out=left_out,
+        warnings=tuple(_quality(table, raw, left_out)),
+        records=raw,
+    )
+
+
+def _read(path_or_frame: str | Path | pd.DataFrame) -> tuple[str, pd.DataFrame]:
+    if isinstance(path_or_frame, pd.DataFrame):
+        return "a DataFrame", path_or_frame.reset_index(drop=True)
+    path = str(path_or_frame)
+    if path.endswith(".csv"):
+        return path, pd.read_csv(path)
+    if path.endswith(".parquet"):
+        return path, pd.read_parquet(path)
+    return path, record.frame(record.read(path))
+
+
+def _column(raw: pd.DataFrame, names: tuple[str, ...], source: str) -> pd.Series:
+    for name in names:
+        if name in raw:
+            return pd.to_numeric(raw[name]).astype(float)
+    raise ValueError(f"{source} has no column {' or '.join(names)}; it has {sorted(raw.columns)}")
+
+
+def _canonical(raw: pd.DataFrame, params: Params, flops: Flops, source: str) -> pd.DataFrame:
+    n = _column(raw, (f"n_params_{params}", "n_params"), source)
+    d = _column(raw, ("planned_tokens", "tokens"), source)
+    six_nd = 6 * n * d
+    if flops == "6nd" or "flops" not in raw:
+        compute = pd.to_numeric(raw["flops_6nd"]).astype(float) if "flops_6nd" in raw else six_nd
+    else:
+        compute = pd.to_numeric(raw["flops"]).astype(float)
+    blank = pd.Series(np.nan, index=raw.index)
+    lr = pd.to_numeric(raw["lr"]).astype(float) if "lr" in raw else blank
+    run_id = raw["run_id"].astype(str) if "run_id" in raw else pd.Series([f"row {i}" for i in range(len(raw))])
+    ids = run_id + "@" + d.map("{:.0f}".format) if "run_id" in raw else run_id
+    if ids.duplicated().any():
+        ids = ids + "#" + raw.index.astype(str)
+    # Without LRs there is no choice to make: each row is a point of its own.
+    cell = pd.Series(pd.factorize(pd.MultiIndex.from_arrays([n, d]), sort=True)[0], index=raw.index)
+    return pd.DataFrame(
+        {
+            "id": ids,
+            "run_id": run_id,
+            "cell": cell if lr.notna().any() else raw.index,
+            "setting": _settings(raw, n, lr, run_id),
+            "n": n,
+            "d": d,
+            "flops": compute,
+            "loss": _column(raw, ("val_loss", "loss"), source),
+            "lr": lr,
+            "seed": pd.to_numeric(raw["seed"]).astype(int) if "seed" in raw else 0,
+            "depth": pd.to_numeric(raw["depth"]).astype(int) if "depth" in raw else -1,
+            "status": raw["status"].astype(str) if "status" in raw else "done",
+        }
+    )
+
+
+def _settings(raw: pd.DataFrame, n: pd.Series, lr: pd.Series, run_id: pd.Series) -> pd.Series:
+    """A name for what is averaged over seeds: everything of the config but the seed, the budgets and the data's path."""
+    if "config" in raw:
+        codes = pd.factorize(raw["config"].map(_without_seed))[0]
+        return pd.Series([f"setting {code}" for code in codes], index=raw.index)
+    if lr.notna().any():
+        return n.astype(str) + " lr " + lr.astype(str)
+    return run_id
+
+
+def _without_seed(config: str) -> str:
+    parsed = json.loads(config)
+    del parsed["seed"], parsed["horizons"], parsed["data"]["data"]
+    return json.dumps(parsed, sort_keys=True)
+
+
+def _left_out(table: pd.DataFrame, raw: pd.DataFrame) -> dict[str, Reason]:
+    decayed = raw["fully_decayed"].astype(bool) if "fully_decayed" in raw else pd.Series(True, index=raw.index)
+    found = {}
+    for point, status, loss, whole in zip(table["id"], table["status"], table["loss"], decayed, strict=True):
+        if status == "diverged":
+            found[point] = Reason.DIVERGED
+        elif status != "done":
+            found[point] = Reason.NOT_DONE
+        elif not np.isfinite(loss):
+            found[point] = Reason.NO_LOSS
+        elif not whole:
+            found[point] = Reason.NOT_FULLY_DECAYED
+    return found
+
+
+def _quality(table: pd.DataFrame, raw: pd.DataFrame, left_out: Mapping[str, Reason]) -> list[Warn]:
+    """Warnings about the runs themselves."""
+    found = []
+    undecayed = tuple(point for point, reason in left_out.items() if reason == Reason.NOT_FULLY_DECAYED)
+    if undecayed:
+        detail = f"{len(undecayed)} losses were measured before their decay ended: never points of a fit"
+        found.append(Warn(kind=Caveat.NOT_FULLY_DECAYED, detail=detail, points=undecayed))
+    usable = ~table["id"].isin(list(left_out))
+    if "decay_steps" in raw:
+        short = tuple(table["id"][usable & (raw["decay_steps"] < FEW_DECAY_STEPS)])
+        if short:
+            detail = f"{len(short)} losses decayed over fewer than {FEW_DECAY_STEPS} steps: they are above what they stand for"
+            found.append(Warn(kind=Caveat.FEW_DECAY_STEPS, detail=detail, points=short))
+    if "epochs" in raw:
+        repeated = tuple(table["id"][usable & (raw["epochs"].astype(float) > MAX_EPOCHS)])
+        if repeated:
+            detail = (
+                f"{len(repeated)} runs saw their corpus more than {MAX_EPOCHS:g} times: repeated tokens are worth less"
+            )
+            found.append(Warn(kind=Caveat.MANY_EPOCHS, detail=detail, points=repeated))
+    return found

@@ -1,0 +1,188 @@
+"""Everything the report says about a sweep, computed once: fits, advice, disagreements, cost."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis import ladder as ladders
+from analysis.advise import Advice, Trial, next_trials, optimum
+from analysis.fit import fit_envelope, fit_surface
+from analysis.isoflop import fit_isoflop
+from analysis.laws import LrLaw
+from analysis.lr import fit_lr_optimum
+from analysis.result import Caveat, Fit, Reason, Status, Warn
+from analysis.runs import LrChoice, Points, Runs, load
+from tinyllm.config import ModelConfig
+
+TARGETS = (1.0, 10.0, 100.0)
+"""Compute targets of the advice, in multiples of the largest compute of the data."""
+EXPONENT_MATTERS = 0.05
+"""A convention that moves the exponent of N* by more changes the size advised at 10x by more than 12 %."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """A sweep and what it says.
+
+    fits: approach -> fit, for those that could be made. refusals: approach -> why it could not be. headline: the approach
+    whose advice is given. advice: one a target. conventions: exponent of N* by convention.
+    """
+
+    runs: Runs
+    points: Points
+    ladder: ModelConfig | None
+    fits: dict[str, Fit[Any]]
+    refusals: dict[str, str]
+    headline: str
+    lr: Fit[LrLaw] | None
+    advice: tuple[Advice, ...]
+    next_trials: tuple[Trial, ...]
+    conventions: pd.DataFrame
+    warnings: tuple[Warn, ...]
+
+    @property
+    def fit(self) -> Fit[Any]:
+        """The fit whose advice is given."""
+        return self.fits[self.headline]
+
+
+def fit_points(points: Points, *, bootstrap: int = 1000, seed: int = 0, level: float = 0.9, **options: Any) -> Fit[Any]:
+    """The surface of a sweep's points: seeds as weights, residuals resampled by trunk, the choice of LR repeated.
+
+    `options` go to `fit_surface`.
+    """
+    fit = fit_surface(
+        points.n,
+        points.d,
+        points.loss,
+        weights=points.weights,
+        clusters=points.clusters,
+        rivals=points.rivals,
+        noise=points.noise,
+        bootstrap=bootstrap,
+        seed=seed,
+        level=level,
+        ids=points.ids,
+        **options,
+    )
+    return dataclasses.replace(fit, left_out=points.left_out, warnings=(*points.warnings, *fit.warnings))
+
+
+def study(
+    runs: Runs,
+    *,
+    lr_choice: LrChoice = "lowest",
+    bootstrap: int = 1000,
+    seed: int = 0,
+    level: float = 0.9,
+    targets: Sequence[float] = (),
+) -> Study:
+    """Fit everything that can be fitted. `targets`: FLOPs to advise on; default 1, 10, 100 times the largest of the data.
+
+    ValueError when there is no loss at all, or too little for even an envelope.
+    """
+    points = runs.best(lr_choice)
+    fits: dict[str, Fit[Any]] = {"surface": fit_points(points, bootstrap=bootstrap, seed=seed, level=level)}
+    refusals: dict[str, str] = {}
+    for name, make in (("envelope", fit_envelope), ("isoflop", fit_isoflop)):
+        try:
+            fits[name] = make(points.flops, points.n, points.d, points.loss, level=level, seed=seed, ids=points.ids)
+        except ValueError as refusal:
+            refusals[name] = str(refusal)
+    headline = _headline(fits, refusals)
+    try:
+        lr: Fit[LrLaw] | None = fit_lr_optimum(runs, level=level, seed=seed)
+    except ValueError as refusal:
+        lr, refusals["learning rate"] = None, str(refusal)
+    ladder = ladders.of_runs(runs)
+    goals = tuple(targets) or tuple(points.flops.max() * factor for factor in TARGETS)
+    advice = tuple(
+        optimum(fits[headline], flops=c, ladder=ladder, params=runs.params, lr_fit=lr, level=level) for c in goals
+    )
+    table = conventions(runs, lr_choice)
+    return Study(
+        runs=runs,
+        points=points,
+        ladder=ladder,
+        fits=fits,
+        refusals=refusals,
+        headline=headline,
+        lr=lr,
+        advice=advice,
+        next_trials=tuple(
+            next_trials(fits["surface"], target_flops=10 * points.flops.max(), ladder=ladder, params=runs.params)
+        ),
+        conventions=table,
+        warnings=(*disagreements(fits, 10 * float(points.flops.max()), level), *_convention_warning(table)),
+    )
+
+
+def _headline(fits: dict[str, Fit[Any]], refusals: dict[str, str]) -> str:
+    """The surface where it is identified, since it alone knows a floor; else the envelope, else what there is."""
+    order = [name for name in ("surface", "envelope", "isoflop") if name in fits]
+    for name in order:
+        if fits[name].status == Status.CONVERGED:
+            return name
+    if len(order) > 1:
+        return order[1]
+    raise ValueError("too little to fit: " + "; ".join(f"{name}: {why}" for name, why in refusals.items()))
+
+
+def disagreements(fits: dict[str, Fit[Any]], flops: float, level: float) -> list[Warn]:
+    """Pairs of approaches whose intervals of N* at `flops` do not overlap."""
+    intervals = {name: fit.interval(lambda law: law.n_opt(flops), level) for name, fit in fits.items()}
+    known = {name: interval for name, interval in intervals.items() if interval is not None}
+    found = []
+    names = sorted(known)
+    for i, one in enumerate(names):
+        for other in names[i + 1 :]:
+            if known[one].high < known[other].low or known[other].high < known[one].low:
+                detail = f"N* at {flops:.3g} FLOPs: {_span(one, known[one])} and {_span(other, known[other])} do not overlap"
+                found.append(Warn(kind=Caveat.APPROACHES_DISAGREE, detail=detail))
+    return found
+
+
+def _span(name: str, interval: Any) -> str:
+    return f"{name} [{interval.low:.3g}, {interval.high:.3g}]"
+
+
+def conventions(runs: Runs, lr_choice: LrChoice = "lowest") -> pd.DataFrame:
+    """Exponent of N*(C) by convention of N and FLOPs: columns params, flops, surface, envelope (nan where refused)."""
+    rows = []
+    for params in ("with_head", "total", "non_embedding"):
+        if f"n_params_{params}" not in runs.records:
+            continue
+        for flops in ("exact", "6nd"):
+            points = load(runs.records, params=params, flops=flops).best(lr_choice)  # type: ignore[arg-type]
+            row: dict[str, Any] = {"params": params, "flops": flops, "surface": np.nan, "envelope": np.nan}
+            surface = fit_surface(points.n, points.d, points.loss, weights=points.weights)
+            if surface.status == Status.CONVERGED:
+                row["surface"] = surface.law.a
+            try:
+                row["envelope"] = fit_envelope(points.flops, points.n, points.d, points.loss).law.a
+            except ValueError:
+                pass  # too few budgets on the envelope in this convention: the cell stays empty
+            rows.append(row)
+    return pd.DataFrame(rows, columns=["params", "flops", "surface", "envelope"])
+
+
+def _convention_warning(table: pd.DataFrame) -> list[Warn]:
+    found = []
+    for approach in ("surface", "envelope"):
+        known = table[approach].dropna()
+        if len(known) > 1 and known.max() - known.min() > EXPONENT_MATTERS:
+            detail = f"{approach}: the exponent of N* runs from {known.min():.3f} to {known.max():.3f} by convention"
+            found.append(Warn(kind=Caveat.CONVENTION_CHANGES_EXPONENT, detail=detail))
+    return found
+
+
+def left_out_counts(fit: Fit[Any]) -> dict[Reason, int]:
+    """How many points each reason took."""
+    reasons = list(fit.left_out.values())
+    return {reason: reasons.count(reason) for reason in Reason if reason in reasons}

@@ -1,0 +1,95 @@
+"""Judges a fitted surface: which status it deserves and which warnings it must carry."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from analysis.laws import FloatArray, LossSurface
+from analysis.result import Caveat, Fit, Interval, Status, Warn
+from analysis.solver import Solution
+
+E_IS_ZERO = 1e-3
+"""E below this share of the smallest loss is no floor at all."""
+
+
+def solver_status(solution: Solution, max_iter: int) -> Status:
+    """What the solver alone can tell."""
+    if not solution.moved[0] and not solution.converged[0]:
+        return Status.NO_PROGRESS
+    return Status.CONVERGED if solution.converged[0] else Status.MAX_ITER
+
+
+def judge(
+    fit: Fit[Any], n: FloatArray, d: FloatArray, loss: FloatArray, *, level: float, noise_assumed: float | None
+) -> Fit[Any]:
+    """The fit with its intervals, its final status and its warnings."""
+    warnings: list[Warn] = []
+    status = fit.status
+    if status == Status.NO_PROGRESS:
+        warnings.append(
+            Warn(kind=Caveat.START_RETURNED, detail="no step lowered the objective: the answer is the start")
+        )
+    intervals = _intervals(fit, level)
+    if noise_assumed is not None:
+        warnings.append(
+            Warn(
+                kind=Caveat.NOISE_ASSUMED,
+                detail=f"too few trunks to show their scatter: noise of log loss taken as {noise_assumed:.4f}; repeat seeds",
+            )
+        )
+    if isinstance(fit.law, LossSurface):
+        floor_warnings = _floor(fit.law, loss)
+        warnings += floor_warnings
+        if floor_warnings and status == Status.CONVERGED:
+            status = Status.BOUND_HIT
+        need = 3
+    else:
+        need = 2
+    too_few = _too_few(n, d, len(loss), need, n_parameters=4 if fit.settings["form"] != "chinchilla" else 5)
+    if too_few:
+        warnings.append(Warn(kind=Caveat.FEW_SIZES, detail=too_few))
+        status = Status.NOT_IDENTIFIED
+        intervals = {name: Interval.unbounded(level) for name in intervals}
+    elif "E" in intervals and intervals["E"].low <= E_IS_ZERO * loss.min():
+        warnings.append(
+            Warn(
+                kind=Caveat.WIDE_INTERVAL,
+                detail=f"E is anywhere from 0 to {intervals['E'].high:.4g}: the data do not show a floor",
+            )
+        )
+        status = Status.NOT_IDENTIFIED
+    return dataclasses.replace(fit, status=status, intervals=intervals, warnings=tuple(warnings))
+
+
+def _intervals(fit: Fit[Any], level: float) -> dict[str, Interval]:
+    if not fit.draws:
+        return {}
+    drawn = fit.law_draws
+    assert drawn is not None
+    named = {**fit.draws, "a": drawn.a, "b": drawn.b}  # type: ignore[union-attr]
+    return {name: Interval.of(np.asarray(values), level) for name, values in named.items()}
+
+
+def _floor(law: LossSurface, loss: FloatArray) -> list[Warn]:
+    smallest = float(loss.min())
+    if law.E <= E_IS_ZERO * smallest:
+        return [Warn(kind=Caveat.E_AT_ZERO, detail=f"E = {law.E:.3g} is at its bound: no floor in these losses")]
+    if law.E >= smallest:
+        return [
+            Warn(kind=Caveat.E_ABOVE_SMALLEST_LOSS, detail=f"E = {law.E:.5g} is above the smallest loss {smallest:.5g}")
+        ]
+    return []
+
+
+def _too_few(n: FloatArray, d: FloatArray, n_points: int, need: int, n_parameters: int) -> str:
+    sizes, horizons = len(np.unique(n)), len(np.unique(d))
+    if sizes < need:
+        return f"{sizes} model sizes cannot separate the size term from the floor: {need} are the least"
+    if horizons < need:
+        return f"{horizons} token counts cannot separate the data term from the floor: {need} are the least"
+    if n_points <= n_parameters:
+        return f"{n_points} points for {n_parameters} parameters: the fit can only interpolate"
+    return ""
