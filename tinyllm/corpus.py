@@ -11,6 +11,7 @@ import io
 import logging
 import math
 import os
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -269,6 +270,14 @@ def _prepare_zipf(chain: ZipfChain, out: str, seq_len: int) -> Manifest:
 def _finish(out: str, manifest: Manifest) -> None:
     storage.write_bytes(storage.join(out, MANIFEST_FILE), manifest.to_json().encode())
     storage.delete_dir(storage.join(out, STAGING_DIR))
-    _log.info(
-        "prepared %s: %s tokens for training, %s for validation", out, manifest.train_tokens, manifest.val_tokens
-    )
+    _delete_leftovers(out, manifest)
+    _log.info("prepared %s: %s tokens for training, %s for validation", out, manifest.train_tokens, manifest.val_tokens)
+
+
+def _delete_leftovers(out: str, manifest: Manifest) -> None:
+    """Remove temporary files of killed attempts and shards of refused ones; files of other names are not ours."""
+    shards = {shard.file for shard in manifest.shards}
+    for name in storage.list_names(out):
+        if re.fullmatch(r"(train|val)-\d{5}\.parquet|.*\.[0-9a-f]{32}\.tmp", name) and name not in shards:
+            filesystem, inner = storage.open_fs(storage.join(out, name))
+            filesystem.delete_file(inner)

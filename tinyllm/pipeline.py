@@ -101,8 +101,7 @@ def pack_shards(out: str, tokenizer: Tokenizer, layout: Layout, recipe: Recipe) 
     missing = [
         shard
         for shard in layout.shard_names
-        if f"{shard}.parquet" not in present
-        or describe_shard(storage.join(out, f"{shard}.parquet"))[1]["tag"] != tag
+        if f"{shard}.parquet" not in present or describe_shard(storage.join(out, f"{shard}.parquet"))[1]["tag"] != tag
     ]
     if not missing:
         return

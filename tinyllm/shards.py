@@ -69,9 +69,7 @@ class ShardReader:
 
     def __init__(self, root: str, shards: Sequence[Shard]) -> None:
         self._root = root
-        self._groups = [
-            (shard, index) for shard in shards for index in range(-(-shard.rows // shard.row_group_rows))
-        ]
+        self._groups = [(shard, index) for shard in shards for index in range(-(-shard.rows // shard.row_group_rows))]
         self.row_group_rows = np.array(
             [min(shard.row_group_rows, shard.rows - i * shard.row_group_rows) for shard, i in self._groups], np.int64
         )

@@ -29,7 +29,6 @@ _SUFFIXES: dict[str, Format] = {
     ".ndjson": "jsonl",
     ".json": "jsonl",
     ".txt": "text",
-    ".md": "text",
 }
 _COMPRESSED = (".gz", ".zst", ".bz2")
 SEPARATOR = "<|endoftext|>"  # stands between the documents of a text file in many public sets (TinyStories, GPT-2)
@@ -63,18 +62,20 @@ def find_text(source: str, *, documents: Documents, text_column: str) -> TextFil
     if documents not in get_args(Documents):
         raise ValueError(f"--documents {documents!r}: give one of {', '.join(get_args(Documents))}")
     filesystem, base, infos = _list_files(source)
-    formats = {info.path: _format(info.path) for info in infos}
-    single = len(infos) == 1 and infos[0].path == base
-    known = sorted({found for found in formats.values() if found})
-    if not known and not single:
+    # A file that was named is text unless its ending says otherwise; in a directory only known endings count.
+    named = "*" in source or infos[0].path == base
+    formats = {info.path: _format(info.path) or ("text" if named else None) for info in infos}
+    infos = [info for info in infos if formats[info.path]]
+    found_formats = sorted({formats[info.path] or "text" for info in infos})
+    if not infos:
         raise ValueError(
             f"source {source!r} holds no file that ends in {', '.join(_SUFFIXES)} (compressed or not); "
             f"name the files, or a glob such as {source.rstrip('/')}/*"
         )
-    if len(known) > 1:
-        raise ValueError(f"source {source!r} mixes {' and '.join(known)} files; choose with a glob such as '*.parquet'")
-    chosen = known[0] if known else "text"
-    infos = [info for info in infos if single or formats[info.path]]
+    if len(found_formats) > 1:
+        raise ValueError(
+            f"source {source!r} mixes {' and '.join(found_formats)} files; choose with a glob such as '*.parquet'"
+        )
     n_bytes = sum(info.size for info in infos)
     if n_bytes == 0:
         raise ValueError(f"source {source!r} is empty ({len(infos)} files of 0 bytes); give files with text in them")
@@ -82,7 +83,7 @@ def find_text(source: str, *, documents: Documents, text_column: str) -> TextFil
     found = TextFiles(
         paths=tuple(info.path for info in infos),
         filesystem=filesystem,
-        format=chosen,
+        format=found_formats[0],
         documents=documents,
         text_column=text_column,
         n_bytes=n_bytes,
