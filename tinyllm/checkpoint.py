@@ -6,6 +6,7 @@ Layout, under a run's directory, the same for one process and for a worker group
     checkpoints/fork-00000078/...                 the trunk where a budget's branch leaves it; kept
     checkpoints/branch-198656-00000090/...        refers to its fork
     weights/198656/{model.safetensors, config.json, manifest.json}      the decayed model of a budget
+    tokenizer.json
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from tinyllm.config import TRAINING_VERSION, canonical_json
 from tinyllm.plan import Plan
 from tinyllm.state import TrainState
 
-CHECKPOINTS_DIR, WEIGHTS_DIR, MANIFEST = "checkpoints", "weights", "manifest.json"
+CHECKPOINTS_DIR, WEIGHTS_DIR = "checkpoints", "weights"
+MANIFEST, TOKENIZER = "manifest.json", "tokenizer.json"
 
 log = logging.getLogger(__name__)
 
@@ -128,10 +130,25 @@ def resume(root: str, state: TrainState, plan: Plan, done: Set[int], *, from_ste
     return None
 
 
-def load_weights(path: str) -> tuple[dict[str, torch.Tensor], str]:
-    """Weights and config (JSON) of a checkpoint or weights directory. Raises DamagedCheckpointError."""
+def load_weights(path: str) -> tuple[dict[str, torch.Tensor], str, str | None]:
+    """Weights, config (JSON) and tokenizer (JSON, None where ids are no text) of a checkpoint or weights directory.
+
+    Raises DamagedCheckpointError (a ValueError).
+    """
     files = _read_files(path, ("model.safetensors", "config.json"))
-    return load_tensors(files["model.safetensors"]), files["config.json"].decode()
+    tokenizer = storage.join(storage.parent(storage.parent(path)), TOKENIZER)
+    return (
+        load_tensors(files["model.safetensors"]),
+        files["config.json"].decode(),
+        storage.read_bytes(tokenizer).decode() if storage.exists(tokenizer) else None,
+    )
+
+
+def save_tokenizer(root: str, tokenizer_json: str) -> None:
+    """Keep a run's tokenizer beside its checkpoints."""
+    path = storage.join(root, TOKENIZER)
+    if ranks.rank() == 0 and not storage.exists(path):
+        storage.write_bytes(path, tokenizer_json.encode())
 
 
 def prune(root: str, keep: int) -> None:

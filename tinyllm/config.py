@@ -281,7 +281,7 @@ class DataConfig:
     """Which tokens are trained on. The digest names them; the path does not matter to a run's identity."""
 
     data: str | None = None
-    """Prepared corpus: a directory, a pyarrow.fs URI, or a built-in name (sotu, zipf). Default: $TINYLLM_DATA, else sotu."""
+    """Prepared corpus: a directory, a URI, or a built-in name (sotu, zipf). Default: $TINYLLM_DATA, else sotu."""
     max_epochs: float = 4.0
     """More passes over the corpus than this are refused."""
     eval_tokens: int = 65_536

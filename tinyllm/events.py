@@ -10,7 +10,7 @@ TRUNK = "trunk"
 
 
 def segment_name(budget: Budget | None) -> str:
-    """"trunk", or the branch that decays to a budget: "branch-<planned tokens>"."""
+    """ "trunk", or the branch that decays to a budget: "branch-<planned tokens>"."""
     return TRUNK if budget is None else f"branch-{budget.tokens}"
 
 

@@ -48,7 +48,7 @@ def pick_device(wanted: str) -> torch.device:
 
 
 def computed_precision(device: torch.device) -> str:
-    """"bf16" where the chip computes it, else "fp32": an emulated bf16 step takes 8 times as long on a CPU."""
+    """ "bf16" where the chip computes it, else "fp32": an emulated bf16 step takes 8 times as long on a CPU."""
     if device.type == "cuda":
         return "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "fp32"
     if device.type == "cpu":
@@ -84,10 +84,16 @@ def configure(device: torch.device, *, deterministic: bool) -> None:
     torch.set_float32_matmul_precision("high")  # TF32 on CUDA; no effect on the CPU's fp32
     torch.use_deterministic_algorithms(deterministic)
     if device.type == "cpu":
-        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 0)) or _usable_cores())
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 0)) or usable_cores())
 
 
-def _usable_cores() -> int:
+def device_count(device: torch.device) -> int:
+    """Devices of that kind on this node that a run can use at once."""
+    return torch.cuda.device_count() if device.type == "cuda" else 1
+
+
+def usable_cores() -> int:
+    """CPUs this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -106,7 +112,7 @@ def versions() -> dict[str, str | None]:
 def machine(device: torch.device) -> dict[str, Any]:
     """Which machine a run was made on."""
     chip = torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name()
-    return {"host": socket.gethostname(), "chip": chip, "cores": _usable_cores(), "threads": torch.get_num_threads()}
+    return {"host": socket.gethostname(), "chip": chip, "cores": usable_cores(), "threads": torch.get_num_threads()}
 
 
 def _cpu_name() -> str:

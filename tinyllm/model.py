@@ -1,7 +1,7 @@
 """The model: a GPT with RMSNorm, rotary positions, QK norm, a squared-ReLU MLP, an untied head and no biases.
 
 Shape suffixes: B rows, T tokens, S keys (T, or more with a cache), D width, H query heads, K key/value heads,
-C head dim, V vocabulary, N = B x T.
+C head dim, E = K x C, V vocabulary, N = B x T.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Attention(nn.Module):
 
 
 def window_mask(n_queries: int, n_keys: int, window: int, device: torch.device) -> Tensor:
-    """True where a query may look: itself and the `window` - 1 tokens before it. The queries are the last of the keys."""
+    """True where a query may look: itself and the `window` - 1 tokens before. The queries are the last of the keys."""
     query = torch.arange(n_keys - n_queries, n_keys, device=device)[:, None]
     key = torch.arange(n_keys, device=device)[None, :]
     return (key <= query) & (key > query - window)
@@ -152,8 +152,8 @@ class GPT(nn.Module):
         x0_BTD = x_BTD = rms_norm(self.embedding(ids_BT))
         for i, block in enumerate(self.blocks):
             x_BTD = self.residual_gains[i] * x_BTD + self.input_gains[i] * x0_BTD
-            table = self.value_embeddings[str(i)] if str(i) in self.value_embeddings else None
-            x_BTD = block(x_BTD, cos_TC, sin_TC, table(ids_BT) if table is not None else None, cache)
+            extra_BTE = self.value_embeddings[str(i)](ids_BT) if self.config.has_value_embedding(i) else None
+            x_BTD = block(x_BTD, cos_TC, sin_TC, extra_BTE, cache)
         return rms_norm(x_BTD)
 
     def logits(self, ids_BT: Tensor, cache: KVCache | None = None) -> Tensor:

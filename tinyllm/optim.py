@@ -35,8 +35,8 @@ def orthogonalise(g_KMN: Tensor, dtype: torch.dtype) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """Muon (Jordan et al. 2024): Nesterov momentum, orthogonalised, scaled by sqrt(max(1, rows / columns)).
 
-    `torch.optim.Muon` computes Newton-Schulz in bf16 alone, 40-80 times slower than fp32 on a CPU without it, one matrix at
-    a time, and has no cautious decay. Here equal shapes go as one stack, in the dtype given.
+    `torch.optim.Muon` computes Newton-Schulz in bf16 alone, which a CPU without it does 40-80 times slower than fp32,
+    one matrix at a time, and has no cautious decay. Here equal shapes go as one stack, in the dtype given.
 
     Args:
         params: 2-D parameters.
@@ -85,7 +85,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def parameter_groups(model: GPT) -> dict[str, list[nn.Parameter]]:
-    """The parameters by role: hidden, embedding, head, scalar. Raises AssertionError unless they partition the model."""
+    """The parameters by role: hidden, embedding, head, scalar. They must partition the model (AssertionError)."""
     groups = {
         "hidden": list(model.blocks.parameters()),
         "embedding": [*model.embedding.parameters(), *model.value_embeddings.parameters()],

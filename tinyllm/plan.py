@@ -214,8 +214,8 @@ def plan(config: TrainConfig) -> Plan:
         )
     if budgets[-1].tokens > WIDE_BUDGET_RATIO * first.tokens:
         warnings.append(
-            f"largest / smallest budget is {budgets[-1].tokens / first.tokens:.3g}, over {WIDE_BUDGET_RATIO:g}: one batch "
-            "and LR serve both, which favours some budgets; check with --separate-trunks"
+            f"largest / smallest budget is {budgets[-1].tokens / first.tokens:.3g}, over {WIDE_BUDGET_RATIO:g}: one "
+            "batch and LR serve both, which favours some budgets; check with --separate-trunks"
         )
     return Plan(
         counts=config.model.counts,
@@ -235,7 +235,7 @@ def _budget(config: TrainConfig, horizon: Horizon) -> Budget:
     assert config.corpus is not None and config.optim.total_batch_size
     batch, corpus, optim = config.optim.total_batch_size, config.corpus, config.optim
     wanted = horizon.tokens(config.model, batch)
-    # Whole steps that fit; the tolerance keeps a horizon that is a multiple of the batch from losing a step to rounding.
+    # Whole steps that fit; the tolerance keeps a multiple of the batch from losing a step to rounding.
     steps = int(wanted / batch + 1e-9)
     if steps < 2:
         raise ValueError(

@@ -148,9 +148,7 @@ class Recorder:
 def path_of(curve: Iterable[CurvePoint], budget: Budget) -> tuple[CurvePoint, ...]:
     """The trunk up to the budget's fork, then its own branch."""
     branch = segment_name(budget)
-    return tuple(
-        p for p in curve if p.segment == branch or (p.segment == TRUNK and p.step <= budget.fork_step)
-    )
+    return tuple(p for p in curve if p.segment == branch or (p.segment == TRUNK and p.step <= budget.fork_step))
 
 
 def reached_budgets(root: str, run_id: str) -> frozenset[int]:

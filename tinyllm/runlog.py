@@ -61,7 +61,9 @@ def describe(event: Event, plan: Plan, mfu: float | None = None) -> str | None:
         case Evaluated():
             return f"{where} | val_loss {event.val_loss:.4f}{_bpb(event.val_bpb)}"
         case HorizonReached():
-            return f"{where} | budget {event.budget.tokens:,} tokens | val_loss {event.val_loss:.4f}{_bpb(event.val_bpb)}"
+            return (
+                f"{where} | budget {event.budget.tokens:,} tokens | val_loss {event.val_loss:.4f}{_bpb(event.val_bpb)}"
+            )
         case Forked():
             return f"{where} | leaving the trunk to decay to {event.budget.tokens:,} tokens"
         case Diverged():

@@ -94,7 +94,7 @@ class TrainState:
         return ranks.sum_over_ranks(self.loss_ema.clone()) / ranks.world_size()
 
     def shared_state_dict(self) -> dict[str, Any]:
-        """`state_dict` with what the ranks hold apart put together: what a checkpoint keeps. Every rank must call it."""
+        """`state_dict` with what the ranks hold apart put together, for a checkpoint. Every rank must call it."""
         state = self.state_dict()
         state["loss_ema"] = self.mean_ema()
         state["position"] = {**state["position"], "digest": self.shared_digest()}

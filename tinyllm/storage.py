@@ -27,11 +27,17 @@ def join(root: str, *parts: str) -> str:
     return "/".join([base.rstrip("/"), *parts]) + mark + query
 
 
+def parent(path: str) -> str:
+    """The directory a path lies in, keeping the query of a URI."""
+    base, mark, query = path.partition("?")
+    return base.rstrip("/").rpartition("/")[0] + mark + query
+
+
 def open_fs(path: str) -> tuple[fs.FileSystem, str]:
     """The file system of a path and the path within it. Raises ValueError on a scheme pyarrow does not know."""
     try:
         return fs.FileSystem.from_uri(absolute(path))
-    except (fs.pa.ArrowInvalid, ValueError) as error:
+    except ValueError as error:
         raise ValueError(
             f"storage path {path!r}: {error}; give a local path or a URI such as s3://bucket/dir"
         ) from error

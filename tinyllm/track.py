@@ -17,8 +17,8 @@ from tinyllm.state import TrainState
 class Tracker:
     """One W&B run for one run_id. `trunk/...` and `branch/<tokens>/...` are drawn over tokens.
 
-    W&B's own step only ever rises, while a run goes back to its fork: it counts events, and is kept beside the run, so that a
-    resumed run goes on where it stood.
+    W&B's own step only ever rises, while a run goes back to its fork: it counts events, and is kept beside the run, so
+    that a resumed run goes on where it stood.
     """
 
     def __init__(self, root: str, config: TrainConfig, plan: Plan, options: RunOptions, *, sweep: str | None) -> None:
@@ -90,7 +90,11 @@ class Tracker:
                 values = {"diverged": 1.0}
             case _:
                 return {}
-        own = {f"{prefix}/{name.split('/')[-1]}": v for name, v in values.items() if name.startswith(("train/loss", "val/"))}
+        own = {
+            f"{prefix}/{name.split('/')[-1]}": v
+            for name, v in values.items()
+            if name.startswith(("train/loss", "val/"))
+        }
         return {name: v for name, v in {**values, **own}.items() if v is not None}
 
     @staticmethod

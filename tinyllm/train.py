@@ -21,7 +21,7 @@ from tinyllm import ranks
 from tinyllm.config import RunOptions
 from tinyllm.data import Feed, TokenSource
 from tinyllm.evaluate import Evaluation, StopRequestedError, evaluate
-from tinyllm.events import Diverged, Event, Evaluated, Forked, HorizonReached, StepDone, Stopped
+from tinyllm.events import Diverged, Evaluated, Event, Forked, HorizonReached, StepDone, Stopped
 from tinyllm.optim import set_schedule
 from tinyllm.record import CurvePoint
 from tinyllm.state import TrainState

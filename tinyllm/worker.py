@@ -18,7 +18,7 @@ from tinyllm import batching, checkpoint, hardware, ranks, storage
 from tinyllm.config import CorpusFacts, RunOptions, TrainConfig
 from tinyllm.data import Corpus, TokenSource
 from tinyllm.events import Diverged, Event, Forked, HorizonReached, StepDone, Stopped
-from tinyllm.plan import Budget, Plan, plan
+from tinyllm.plan import Budget, plan
 from tinyllm.recorder import Recorder, reached_budgets
 from tinyllm.runlog import RunLog, describe
 from tinyllm.state import TrainState
@@ -70,7 +70,7 @@ def run(
     """Do a job in this process, as one rank of however many there are; returns the state it ended in.
 
     Continues from the run's newest valid checkpoint and redoes no budget that is on record. Rows are written for every
-    budget: done as it is reached; diverged, failed where the run ends before it. An exception is recorded and raised again.
+    budget: done as it is reached; diverged, failed where the run ends before it. An exception is recorded and raised.
     """
     config, options = job.config, job.options
     device = hardware.pick_device(options.device)
@@ -90,7 +90,7 @@ def run(
     )
     done = reached_budgets(job.root, config.run_id)
     remaining = [b for b in plan_.budgets if b.tokens not in done]
-    # A changed config is refused here, before anything is recorded: it is a mistake of the user's, not a run that failed.
+    # A changed config is refused here, before anything is recorded: a mistake of the user's, not a run that failed.
     entry = checkpoint.resume(job.run_root, state, plan_, done, from_step=options.resume_from)
     if run_log is not None:
         start = f"continuing from {os.path.basename(entry.path)}" if entry else "starting"
@@ -103,6 +103,8 @@ def run(
         options.device_batch_size,
         hardware.memory_bytes(device),
     )
+    if corpus.tokenizer is not None:
+        checkpoint.save_tokenizer(job.run_root, corpus.tokenizer.to_json())
     tracker = Tracker(job.run_root, config, plan_, options, sweep=job.sweep) if first_rank else None
     try:
         for event in train(state, corpus, options, device_rows=rows, done=done, should_stop=should_stop):
@@ -127,7 +129,7 @@ def run(
     return state
 
 
-def open_corpus(config: TrainConfig) -> Corpus:
+def open_corpus(config: TrainConfig) -> TokenSource:
     """The config's corpus. Raises ValueError when it is not the one that the config was resolved with."""
     assert config.data.data is not None
     assert config.corpus is not None

@@ -1,0 +1,122 @@
+"""Command-line arguments that more than one entry point takes: a TrainConfig, its horizons, and presets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, Any, TypeVar
+
+import tyro
+
+from tinyllm.config import (
+    DataConfig,
+    Horizon,
+    ModelConfig,
+    OptimConfig,
+    Precision,
+    TrainConfig,
+    parse_quantity,
+)
+
+T = TypeVar("T")
+
+# A count with an optional suffix: 200k, 1.5M, 2B, 3e17.
+Quantity = Annotated[
+    float,
+    tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="N|Nk|NM|NB",
+        instance_from_str=lambda words: parse_quantity(words[0]),
+        is_instance=lambda value: isinstance(value, float | int),
+        str_from_instance=lambda value: [f"{value:g}"],
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigArguments:
+    """What is trained and for how long, as flags."""
+
+    preset: str | None = None
+    """Start from a named preset (tinyllm/presets.py); flags override it."""
+    model: Annotated[ModelConfig, tyro.conf.arg(name="")] = field(default_factory=ModelConfig)
+    optim: Annotated[OptimConfig, tyro.conf.arg(name="")] = field(default_factory=OptimConfig)
+    data: Annotated[DataConfig, tyro.conf.arg(name="")] = field(default_factory=DataConfig)
+    tokens: tuple[Quantity, ...] = ()
+    """Horizon(s) in tokens, e.g. 200k 400k. One kind of horizon is given, or none: 20 tokens a parameter."""
+    tokens_per_param: tuple[Quantity, ...] = ()
+    """Horizon(s) in tokens per parameter (parameters counted with the head, without embeddings)."""
+    flops: tuple[Quantity, ...] = ()
+    """Horizon(s) in FLOPs."""
+    steps: tuple[Quantity, ...] = ()
+    """Horizon(s) in optimizer steps."""
+    seed: int = 0
+    """Seeds the weights and the order of the data."""
+    precision: Precision = "auto"
+    """auto = bf16 where the chip computes it, else fp32."""
+
+    def config(self) -> TrainConfig:
+        """The TrainConfig asked for. Raises ValueError when horizons of two kinds are given."""
+        given = {unit: getattr(self, unit) for unit in ("tokens", "tokens_per_param", "flops", "steps")}
+        kinds = [unit for unit, values in given.items() if values]
+        if len(kinds) > 1:
+            flags = ", ".join(f"--{kind.replace('_', '-')}" for kind in kinds)
+            raise ValueError(f"{flags}: how long to train is said in one unit; keep one of them")
+        horizons = tuple(Horizon(value=value, unit=unit) for unit in kinds for value in given[unit])
+        return TrainConfig(
+            model=self.model,
+            optim=self.optim,
+            data=self.data,
+            horizons=horizons,
+            seed=self.seed,
+            precision=self.precision,
+        )
+
+    def planned_precision(self) -> str:
+        """The precision to plan with where no device is looked at: bf16, unless said otherwise."""
+        return "bf16" if self.precision == "auto" else self.precision
+
+
+def parse(arguments: type[T], argv: Sequence[str], *, prog: str, presets: Mapping[str, Callable[[], TrainConfig]]) -> T:
+    """Parse flags into a dataclass; where it has a `preset`, its values are the defaults of the other flags.
+
+    Raises ValueError for a preset that is not there. Ends the process on flags that do not parse, as command-line programs do.
+    """
+    default = None
+    names = {f.name for f in fields(arguments)}  # type: ignore[arg-type]
+    if "preset" in names and (name := _value_of("--preset", argv)) is not None:
+        if name not in presets:
+            raise ValueError(f"--preset {name}: there is none of that name; take one of {', '.join(presets)}")
+        default = _from_preset(arguments, presets[name](), name)
+    return tyro.cli(
+        arguments,
+        args=list(argv),
+        prog=prog,
+        default=default,
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagConversionOff),
+    )
+
+
+def _from_preset(arguments: type[T], preset: TrainConfig, name: str) -> T:
+    horizons: dict[str, Any] = {}
+    for horizon in preset.horizons:
+        horizons[horizon.unit] = (*horizons.get(horizon.unit, ()), horizon.value)
+    return replace(  # type: ignore[type-var]
+        arguments(),
+        preset=name,
+        model=preset.model,
+        optim=preset.optim,
+        data=preset.data,
+        seed=preset.seed,
+        precision=preset.precision,
+        **horizons,
+    )
+
+
+def _value_of(flag: str, argv: Sequence[str]) -> str | None:
+    for i, word in enumerate(argv):
+        if word == flag and i + 1 < len(argv):
+            return argv[i + 1]
+        if word.startswith(flag + "="):
+            return word.removeprefix(flag + "=")
+    return None

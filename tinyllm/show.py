@@ -1,0 +1,171 @@
+"""What a person sees of a plan and of a run's end: tables for the terminal, and report.md."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from tinyllm import batching, record, storage
+from tinyllm.config import TrainConfig
+from tinyllm.plan import Plan
+from tinyllm.record import RunRecord
+
+
+def human(value: float) -> str:
+    """1234567 -> '1.23M'."""
+    for factor, suffix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= factor:
+            return f"{value / factor:.3g}{suffix}"
+    return f"{value:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """3725 -> '1 h 2 min'."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, hours = seconds / 60, seconds / 3600
+    if minutes < 60:
+        return f"{minutes:.0f} min"
+    return f"{int(hours)} h {minutes % 60:.0f} min" if hours < 48 else f"{hours / 24:.1f} days"
+
+
+def plan_tables(config: TrainConfig, plan: Plan, flops_per_second: float | None, speed_source: str) -> list[Table]:
+    """The plan as tables: model, training, budgets. `flops_per_second` of the whole node gives the time column."""
+    c, model = plan.counts, config.model
+    counts = Table(title=f"{config.run_id}: depth {model.depth}, width {model.width}", title_justify="left")
+    counts.add_column("parameters")
+    counts.add_column("count", justify="right")
+    for name in ("embedding", "value_embedding", "attention", "mlp", "scalars", "head"):
+        counts.add_row(name.replace("_", " "), f"{getattr(c, name):,}")
+    counts.add_section()
+    counts.add_row("total (every parameter)", f"{c.total:,}")
+    counts.add_row("with head (N of tokens per parameter)", f"{c.with_head:,}")
+    counts.add_row("non-embedding (Kaplan's N)", f"{c.non_embedding:,}")
+
+    lrs = plan.peak_lrs
+    settings = Table(title="training", title_justify="left", show_header=False)
+    settings.add_column()
+    settings.add_column(justify="right")
+    rows = [
+        ("heads x head dim (key/value heads)", f"{model.n_heads} x {model.head_dim} ({model.kv_heads})"),
+        ("vocabulary, context", f"{model.vocab:,}, {model.context:,}"),
+        ("FLOPs a token (forward + backward)", f"{plan.flops_per_token:,.0f}"),
+        ("6 x with head / that", f"{6 * c.with_head / plan.flops_per_token:.3f}"),
+        ("batch", f"{plan.batch_tokens:,} tokens = {plan.batch_rows} rows"),
+        ("warmup", f"{plan.warmup_steps} steps"),
+        ("peak LR hidden / embedding / head / scalar",
+         f"{lrs.hidden:.4g} / {lrs.embedding:.4g} / {lrs.head:.4g} / {lrs.scalar:.4g}"),
+        ("weight decay, AdamW beta2", f"{plan.weight_decay:.4g}, {plan.beta2:.5f}"),
+        ("optimizer, schedule", f"{config.optim.optimizer}, {config.optim.schedule}"),
+        ("precision", config.precision),
+        ("memory: weights, gradients, optimizer", f"{batching.state_bytes(model, config.optim.optimizer) / 2**20:,.0f} MiB"),
+        ("memory: activations a row", f"{batching.activation_bytes(model, config.precision, 1) / 2**20:,.1f} MiB"),
+    ]  # fmt: skip
+    for name, value in rows:
+        settings.add_row(name, value)
+
+    title = (
+        "budgets" if flops_per_second is None else f"budgets (time at {human(flops_per_second)}FLOP/s, {speed_source})"
+    )
+    budgets = Table(title=title, title_justify="left")
+    for column in ("tokens", "steps", "fork", "epochs", "tok/param", "FLOPs", "6ND", "time"):
+        budgets.add_column(column, justify="right")
+
+    def time_of(flops: float) -> str:
+        return "-" if flops_per_second is None else duration(flops / flops_per_second)
+
+    for b in plan.budgets:
+        budgets.add_row(
+            f"{b.tokens:,}",
+            f"{b.steps:,}",
+            f"{b.fork_step:,}",
+            "-" if b.epochs is None else f"{b.epochs:.3g}",
+            f"{b.tokens / c.with_head:.3g}",
+            f"{b.flops:.3g}",
+            f"{b.flops_6nd:.3g}",
+            time_of(b.flops),
+        )
+    budgets.add_section()
+    budgets.add_row(
+        f"{plan.trained_tokens:,}", "", "", "", "", f"{plan.trained_flops:.3g}", "", time_of(plan.trained_flops)
+    )
+    if len(plan.budgets) > 1:
+        share = plan.trained_tokens / plan.separate_tokens
+        budgets.caption = f"one trunk for all budgets: {share:.3f} of the tokens of separate runs"
+    return [counts, settings, budgets]
+
+
+def measured_flops_per_second(root: str, depth: int) -> float:
+    """Median FLOP/s that runs recorded under `root` reached, of the depth nearest to this one.
+
+    Raises ValueError when nothing there was measured.
+    """
+    rows = [r for r in record.read(root) if r.tokens_per_second]
+    if not rows:
+        raise ValueError(f"no run under {root} has a measured speed: give --tflops, or train one first")
+    nearest = min((r.depth for r in rows), key=lambda d: abs(d - depth))
+    return statistics.median(
+        r.tokens_per_second * r.flops_per_token for r in rows if r.depth == nearest and r.tokens_per_second
+    )
+
+
+def summary_table(rows: Sequence[RunRecord]) -> Table:
+    """The end of a run: a line a budget."""
+    table = Table(title="result", title_justify="left")
+    for column in ("tokens", "status", "val loss", "bits/byte", "train loss", "FLOPs", "tok/s", "MFU", "time"):
+        table.add_column(column, justify="left" if column == "status" else "right")
+    for r in rows:
+        table.add_row(*_cells(r))
+    return table
+
+
+def _cells(r: RunRecord) -> list[str]:
+    def number(value: float | None, style: str) -> str:
+        return "-" if value is None else format(value, style)
+
+    return [
+        f"{r.planned_tokens:,}",
+        r.status if r.reason is None else f"{r.status}: {r.reason}",
+        number(r.val_loss, ".4f"),
+        number(r.val_bpb, ".4f"),
+        number(r.train_loss, ".4f"),
+        f"{r.flops:.3g}",
+        number(r.tokens_per_second, ",.0f"),
+        number(r.mfu, ".1%"),
+        "-" if r.seconds is None else duration(r.seconds),
+    ]
+
+
+def write_report(root: str, rows: Sequence[RunRecord]) -> str:
+    """Write report.md of one run under its directory: settings, counts, losses, speed; returns its path."""
+    first = rows[0]
+    header = ["tokens", "status", "val loss (nats/token)", "bits/byte", "train loss", "FLOPs", "tok/s", "MFU", "time"]
+    lines = [
+        f"# {first.run_id}",
+        "",
+        "| " + " | ".join(header) + " |",
+        "|" + " --- |" * len(header),
+        *("| " + " | ".join(_cells(r)) + " |" for r in rows),
+        "",
+        f"Parameters: {first.n_params_total:,} in all, {first.n_params_with_head:,} with head, "
+        f"{first.n_params_non_embedding:,} non-embedding. FLOPs a token: {first.flops_per_token:,.0f}.",
+        f"Corpus: {first.corpus} ({first.corpus_digest}). Commit: {first.git_commit}. Log: {first.log_path}.",
+        "",
+        "```json",
+        json.dumps(json.loads(first.config), indent=2),
+        "```",
+        "",
+    ]
+    path = storage.join(root, "report.md")
+    storage.write_bytes(path, "\n".join(lines).encode())
+    return path
+
+
+def print_tables(tables: Sequence[Table]) -> None:
+    console = Console()
+    for table in tables:
+        console.print(table)
