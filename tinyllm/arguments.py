@@ -15,6 +15,7 @@ from tinyllm.config import (
     OptimConfig,
     Precision,
     TrainConfig,
+    Unit,
     parse_quantity,
 )
 
@@ -57,7 +58,12 @@ class ConfigArguments:
 
     def config(self) -> TrainConfig:
         """The TrainConfig asked for. Raises ValueError when horizons of two kinds are given."""
-        given = {unit: getattr(self, unit) for unit in ("tokens", "tokens_per_param", "flops", "steps")}
+        given: dict[Unit, tuple[float, ...]] = {
+            "tokens": self.tokens,
+            "tokens_per_param": self.tokens_per_param,
+            "flops": self.flops,
+            "steps": self.steps,
+        }
         kinds = [unit for unit, values in given.items() if values]
         if len(kinds) > 1:
             flags = ", ".join(f"--{kind.replace('_', '-')}" for kind in kinds)
@@ -80,15 +86,15 @@ class ConfigArguments:
 def parse(arguments: type[T], argv: Sequence[str], *, prog: str, presets: Mapping[str, Callable[[], TrainConfig]]) -> T:
     """Parse flags into a dataclass; where it has a `preset`, its values are the defaults of the other flags.
 
-    Raises ValueError for a preset that is not there. Ends the process on flags that do not parse, as command-line programs do.
+    Raises ValueError for a preset that is not there. Flags that do not parse end the process, as usual.
     """
-    default = None
+    default: T | None = None
     names = {f.name for f in fields(arguments)}  # type: ignore[arg-type]
     if "preset" in names and (name := _value_of("--preset", argv)) is not None:
         if name not in presets:
             raise ValueError(f"--preset {name}: there is none of that name; take one of {', '.join(presets)}")
         default = _from_preset(arguments, presets[name](), name)
-    return tyro.cli(
+    return tyro.cli(  # type: ignore[return-value]
         arguments,
         args=list(argv),
         prog=prog,

@@ -63,7 +63,7 @@ class PlanCommand(ConfigArguments):
 
 @dataclass(frozen=True, kw_only=True)
 class Train(ConfigArguments):
-    """Train one model on this node: all local GPUs, else the CPU. The same command again continues, and redoes nothing."""
+    """Train one model on this node: all local GPUs, else the CPU. The same command again continues."""
 
     options: Annotated[RunOptions, tyro.conf.arg(name="")] = field(default_factory=RunOptions)
     out: str = "out"

@@ -7,7 +7,6 @@ all, the manifest last: a preparation that was killed continues at the next call
 
 from __future__ import annotations
 
-import io
 import logging
 import math
 import os
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tinyllm import sources, storage
-from tinyllm.manifest import MANIFEST_FILE, SCHEMA_VERSION, TOKEN_BYTES_FILE, TOKENIZER_FILE, Manifest
+from tinyllm.manifest import MANIFEST_FILE, SCHEMA_VERSION, TOKENIZER_FILE, Manifest
 from tinyllm.recipe import STAGING_DIR, Recipe, claim, digest, exclusive
 from tinyllm.shards import describe_shard
 from tinyllm.sources import Documents, TextFiles
@@ -179,10 +178,7 @@ def _prepare_text(text: _Text, out: str, layout: Layout, recipe: Recipe, num_cpu
         # The data cannot serve this recipe: what was staged would only stand in the way of another.
         storage.delete_dir(storage.join(out, STAGING_DIR))
         raise
-    token_bytes = io.BytesIO()
-    np.save(token_bytes, tokenizer.token_bytes)
     storage.write_bytes(storage.join(out, TOKENIZER_FILE), tokenizer.to_json().encode())
-    storage.write_bytes(storage.join(out, TOKEN_BYTES_FILE), token_bytes.getvalue())
     _finish(out, manifest)
     return manifest
 

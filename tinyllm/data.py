@@ -7,7 +7,6 @@ arrays in memory.
 from __future__ import annotations
 
 import hashlib
-import io
 import queue
 import threading
 import time
@@ -19,10 +18,10 @@ from typing import Protocol
 import numpy as np
 
 from tinyllm import storage
-from tinyllm.manifest import TOKEN_BYTES_FILE, TOKENIZER_FILE, Manifest
+from tinyllm.manifest import TOKENIZER_FILE, Manifest
 from tinyllm.order import RowOrder
 from tinyllm.shards import ShardReader
-from tinyllm.tokenizer import Tokenizer
+from tinyllm.tokenizer import Tokenizer, json_digest
 from tinyllm.zipf import ZipfChain
 
 _ZIPF_TRAIN, _ZIPF_VAL = 0, 1  # streams of the chain
@@ -73,21 +72,21 @@ class Corpus:
         manifest = Manifest.load(path)
         return ZipfCorpus(manifest) if manifest.kind == "zipf" else Corpus(path, manifest)
 
-    @cached_property
+    @property
     def token_bytes(self) -> np.ndarray | None:
-        return np.load(io.BytesIO(storage.read_bytes(storage.join(self.path, TOKEN_BYTES_FILE))))
+        return self.tokenizer.token_bytes
 
     @cached_property
-    def tokenizer(self) -> Tokenizer | None:
+    def tokenizer(self) -> Tokenizer:
         """Raises ValueError when the file is not the one that the shards were made with."""
         file = storage.join(self.path, TOKENIZER_FILE)
-        tokenizer = Tokenizer.from_json(storage.read_bytes(file).decode())
-        if tokenizer.digest != self.manifest.tokenizer_digest:
+        text = storage.read_bytes(file).decode(errors="replace")
+        if json_digest(text) != self.manifest.tokenizer_digest:
             raise ValueError(
-                f"{file} has digest {tokenizer.digest}, the manifest says {self.manifest.tokenizer_digest}: it was "
+                f"{file} has digest {json_digest(text)}, the manifest says {self.manifest.tokenizer_digest}: it was "
                 f"changed or damaged; remove {self.path} and prepare the corpus again"
             )
-        return tokenizer
+        return Tokenizer.from_json(text)
 
     def train_rows(self, positions: np.ndarray, *, seed: int) -> np.ndarray:
         return self._train.gather(*self._order(seed).locate(positions))

@@ -11,7 +11,6 @@ from tinyllm import storage
 SCHEMA_VERSION = 1
 MANIFEST_FILE = "manifest.json"
 TOKENIZER_FILE = "tokenizer.json"
-TOKEN_BYTES_FILE = "token_bytes.npy"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -67,7 +67,7 @@ class Muon(torch.optim.Optimizer):
     def _step_stack(self, params: list[Tensor], shape: torch.Size, group: dict[str, Any]) -> None:
         mu, lr = group["momentum"], group["lr"]
         buffers = [self.state[p].setdefault("momentum_buffer", torch.zeros_like(p)) for p in params]
-        grads = [p.grad for p in params]
+        grads = [p.grad for p in params if p.grad is not None]
         if self.found_inf is not None:
             keep = self.found_inf == 0
             grads = [torch.where(keep, g, 0.0) for g in grads]

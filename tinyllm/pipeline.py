@@ -126,7 +126,8 @@ def _dataset(text: TextFiles | list[str]) -> ray.data.Dataset:
         blocks = [text[start::_MEMORY_BLOCKS] for start in range(_MEMORY_BLOCKS)]
         return ray.data.from_arrow([pa.table({"text": pa.array(block, pa.large_string())}) for block in blocks])
     if text.format == "parquet":
-        return ray.data.read_parquet(list(text.paths), filesystem=text.filesystem, columns=[text.text_column])
+        dataset = ray.data.read_parquet(list(text.paths), filesystem=text.filesystem)
+        return dataset.select_columns([text.text_column])
     paths = [{"path": path} for path in text.paths]
     dataset = ray.data.from_items(paths, override_num_blocks=min(len(paths), _MAX_READ_TASKS))
     return dataset.map_batches(_read_files, batch_size=None, fn_kwargs={"source": text})

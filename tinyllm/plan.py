@@ -108,7 +108,7 @@ def resolve(config: TrainConfig, corpus: CorpusFacts, precision: Precision) -> T
     model = rules.with_corpus(config.model, corpus)
     optim = config.optim
     tokens = rules.reference_tokens(model, corpus, config.data.max_epochs)
-    batch = int(optim.total_batch_size or rules.batch_tokens(model, tokens))
+    batch = _batch(config, corpus)
     if batch % model.context:
         near = max(1, round(batch / model.context)) * model.context
         raise ValueError(
@@ -132,7 +132,9 @@ def resolve(config: TrainConfig, corpus: CorpusFacts, precision: Precision) -> T
             scalar_lr=by_ratio(optim.scalar_lr, rules.SCALAR_LR_RATIO, 1.0),
             total_batch_size=batch,
             beta2=float(optim.beta2 if optim.beta2 is not None else rules.beta2(batch)),
-            weight_decay=float(decay if decay is not None else _weight_decay(config).value),
+            weight_decay=float(
+                decay if decay is not None else rules.weight_decay(optim.optimizer, model.depth, batch).value
+            ),
             warmup_tokens=int(
                 optim.warmup_tokens if optim.warmup_tokens is not None else rules.warmup_tokens(batch, tokens)
             ),
@@ -143,8 +145,12 @@ def resolve(config: TrainConfig, corpus: CorpusFacts, precision: Precision) -> T
     )
 
 
-def _weight_decay(config: TrainConfig) -> rules.Derived:
-    return rules.weight_decay(config.optim.optimizer, config.model.depth)
+def _batch(config: TrainConfig, corpus: CorpusFacts) -> int:
+    """Tokens a step: as given, else by rule."""
+    if config.optim.total_batch_size is not None:
+        return int(config.optim.total_batch_size)
+    model = rules.with_corpus(config.model, corpus)
+    return rules.batch_tokens(model, rules.reference_tokens(model, corpus, config.data.max_epochs))
 
 
 def _default_horizon(config: TrainConfig, corpus: CorpusFacts) -> Horizon:
@@ -160,8 +166,10 @@ def _default_horizon(config: TrainConfig, corpus: CorpusFacts) -> Horizon:
 def resolution_warnings(asked: TrainConfig, corpus: CorpusFacts) -> tuple[str, ...]:
     """Where `resolve` had to bend a rule for this config: a clamped weight decay, a clipped default horizon."""
     found = []
-    if asked.optim.weight_decay is None and (warning := _weight_decay(asked).warning):
-        found.append(warning)
+    if asked.optim.weight_decay is None:
+        batch = _batch(asked, corpus)
+        decay = rules.weight_decay(asked.optim.optimizer, asked.model.depth, batch)
+        found += [decay.warning] if decay.warning else []
     if not asked.horizons:
         default = _default_horizon(asked, corpus)
         if default.unit == "tokens":

@@ -40,7 +40,7 @@ def exclusive(out: str) -> Iterator[None]:
         yield
         return
     os.makedirs(out, exist_ok=True)
-    with open(os.path.join(out, ".lock"), "w") as file:
+    with open(os.path.join(out, ".lock"), "a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

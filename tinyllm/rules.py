@@ -31,6 +31,7 @@ SCALAR_LR_RATIO = {"muon": 0.25, "adamw": 1.0}
 
 REFERENCE_WEIGHT_DECAY = {"muon": 0.2, "adamw": 0.1}
 WEIGHT_DECAY_CLAMP = (0.25, 4.0)
+LARGEST_SHRINKING = 0.01  # LR x weight decay of a step
 
 # AdamW's beta2 forgets half of its past in this many tokens: 0.95 at 2^19 tokens a step.
 BETA2_HALF_LIFE_TOKENS = 7.1e6
@@ -78,22 +79,23 @@ def adamw_width_scale(width: int) -> float:
     return (width / REFERENCE_WIDTH) ** -0.5
 
 
-def weight_decay(optimizer: str, depth: int) -> Derived:
+def weight_decay(optimizer: str, depth: int, batch: int) -> Derived:
     """Weight decay falls as 1/depth^2 (nanochat), reference depth 12, clamped to 1/4..4 of the reference.
 
-    Unclamped it would be 7.2 at depth 2, which with an LR of .02 erases a weight in seven steps.
+    Unclamped it would be 7.2 at depth 2, which with an LR of .02 erases a weight in seven steps. Nor may a step at the
+    LR of the rule (not a given one: the trials of an LR grid share their decay) shrink a weight by over a hundredth.
     """
-    reference = REFERENCE_WEIGHT_DECAY[optimizer]
-    wanted = (REFERENCE_DEPTH / depth) ** 2
     low, high = WEIGHT_DECAY_CLAMP
-    clamped = min(max(wanted, low), high)
+    reference = REFERENCE_WEIGHT_DECAY[optimizer]
+    wanted = reference * (REFERENCE_DEPTH / depth) ** 2
+    clamped = min(max(wanted, low * reference), high * reference, LARGEST_SHRINKING / hidden_lr(optimizer, batch))
     warning = None
     if clamped != wanted:
         warning = (
-            f"weight decay at depth {depth} would be {reference * wanted:.3g} by its rule; "
-            f"clamped to {reference * clamped:.3g} (give --weight-decay to choose)"
+            f"weight decay at depth {depth} would be {wanted:.3g} by its rule; "
+            f"clamped to {clamped:.3g} (give --weight-decay to choose)"
         )
-    return Derived(value=reference * clamped, warning=warning)
+    return Derived(value=clamped, warning=warning)
 
 
 def beta2(batch: int) -> float:

@@ -50,6 +50,8 @@ def plan_tables(config: TrainConfig, plan: Plan, flops_per_second: float | None,
     settings = Table(title="training", title_justify="left", show_header=False)
     settings.add_column()
     settings.add_column(justify="right")
+    state_bytes = batching.state_bytes(model, config.optim.optimizer)
+    row_bytes = batching.activation_bytes(model, config.precision, 1)
     rows = [
         ("heads x head dim (key/value heads)", f"{model.n_heads} x {model.head_dim} ({model.kv_heads})"),
         ("vocabulary, context", f"{model.vocab:,}, {model.context:,}"),
@@ -62,8 +64,8 @@ def plan_tables(config: TrainConfig, plan: Plan, flops_per_second: float | None,
         ("weight decay, AdamW beta2", f"{plan.weight_decay:.4g}, {plan.beta2:.5f}"),
         ("optimizer, schedule", f"{config.optim.optimizer}, {config.optim.schedule}"),
         ("precision", config.precision),
-        ("memory: weights, gradients, optimizer", f"{batching.state_bytes(model, config.optim.optimizer) / 2**20:,.0f} MiB"),
-        ("memory: activations a row", f"{batching.activation_bytes(model, config.precision, 1) / 2**20:,.1f} MiB"),
+        ("memory: weights, gradients, optimizer", f"{state_bytes / 2**20:,.0f} MiB"),
+        ("memory: activations a row", f"{row_bytes / 2**20:,.1f} MiB"),
     ]  # fmt: skip
     for name, value in rows:
         settings.add_row(name, value)

@@ -71,9 +71,10 @@ class Tokenizer:
     def vocab_size(self) -> int:
         return self._inner.get_vocab_size()
 
-    @cached_property
+    @property
     def digest(self) -> str:
-        return hashlib.blake2b(self.to_json().encode(), digest_size=16).hexdigest()
+        """`json_digest` of the file that this tokenizer is written to."""
+        return json_digest(self.to_json())
 
     @cached_property
     def token_bytes(self) -> np.ndarray:
@@ -98,3 +99,8 @@ class Tokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens left out; bytes that are no UTF-8 become U+FFFD."""
         return self._inner.decode(list(ids))
+
+
+def json_digest(text: str) -> str:
+    """blake2b-128 of a tokenizer's JSON."""
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -6,10 +6,10 @@ to the budget, evaluates, and goes back to the trunk as it was.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Callable, Generator, Iterator, Set
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -64,7 +64,7 @@ def train(
         last Diverged or Stopped where the run ends early.
     """
     loop = _Loop(state, corpus, options, device_rows, should_stop)
-    with contextlib.closing(loop):
+    with closing(loop):
         try:
             yield from loop.run(done)
         except StopRequestedError:
@@ -87,6 +87,7 @@ class _Loop:
         self.feed: Feed | None = None
         self.steps_here = 0  # optimizer steps of this process
         self.log_every = options.log_every or CHECK_EVERY
+        self.ddp: DistributedDataParallel | None = None
         self.model = self._wrapped()
         # First step whose gradient was not finite, -1 for none; on the device, read at log steps.
         self.bad_step = torch.full((), -1, dtype=torch.int64, device=state.device)
@@ -105,7 +106,7 @@ class _Loop:
             model = torch.compile(model)  # type: ignore[assignment]
         if self.alone:
             return model
-        wrapped = DistributedDataParallel(
+        self.ddp = DistributedDataParallel(
             model,
             device_ids=[self.state.device.index] if on_cuda else None,
             gradient_as_bucket_view=True,
@@ -116,8 +117,8 @@ class _Loop:
         if on_cuda and self.config.precision == "bf16":
             from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 
-            wrapped.register_comm_hook(None, bf16_compress_hook)
-        return wrapped
+            self.ddp.register_comm_hook(None, bf16_compress_hook)
+        return self.ddp
 
     # -- the path ------------------------------------------------------------------------------------------
 
@@ -204,8 +205,7 @@ class _Loop:
                 self.close()  # the batch was taken from the feed but not learned from
                 raise StopRequestedError
             last = i == len(chunks) - 1
-            sync = contextlib.nullcontext() if self.alone or last else self.model.no_sync()
-            with sync:
+            with self.ddp.no_sync() if self.ddp is not None and not last else nullcontext():
                 with torch.autocast(state.device.type, torch.bfloat16, enabled=self.config.precision == "bf16"):
                     loss = self.model(chunk[:, :-1], chunk[:, 1:]) * scale
                 loss.backward()

@@ -1,0 +1,98 @@
+"""A small known source, and runs in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tinyllm.config import DataConfig, Horizon, ModelConfig, OptimConfig, RunOptions, TrainConfig
+from tinyllm.corpus import prepare
+from tinyllm.data import Corpus
+from tinyllm.plan import resolve
+from tinyllm.record import RunRecord, read
+from tinyllm.worker import corpus_facts
+
+CHILD = Path(__file__).with_name("child.py")
+BATCH = 512  # tokens: 16 rows of 32
+
+
+@pytest.fixture(scope="session")
+def zipf_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A prepared Zipf chain of 64 ids, 32 tokens a row."""
+    path = str(tmp_path_factory.mktemp("zipf"))
+    prepare("zipf:V=64,s=1.5", path, seq_len=32)
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_config(zipf_path: str) -> Callable[..., TrainConfig]:
+    """A resolved config of a depth-2 model on the chain; arguments are budgets in steps and fields of OptimConfig."""
+
+    def make(*steps: int, model: ModelConfig | None = None, seed: int = 0, **optim: Any) -> TrainConfig:
+        settings = {"lr": 0.02, "total_batch_size": BATCH, "warmup_tokens": 4 * BATCH, **optim}
+        asked = TrainConfig(
+            model=model or ModelConfig(depth=2, aspect_ratio=16, target_head_dim=16),
+            optim=OptimConfig(**settings),
+            data=DataConfig(data=zipf_path, eval_tokens=20 * 32),
+            horizons=tuple(Horizon(value=s, unit="steps") for s in steps),
+            seed=seed,
+        )
+        return resolve(asked, corpus_facts(Corpus.open(zipf_path)), "fp32")
+
+    return make
+
+
+class Runner:
+    """Runs a job as `world_size` real processes under a root, optionally killed on the way."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.scratch = scratch
+
+    def __call__(
+        self,
+        root: Path,
+        config: TrainConfig,
+        *,
+        world_size: int = 1,
+        kill: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> list[RunRecord]:
+        RunOptions(**options)
+        store = self.scratch / uuid.uuid4().hex
+        spec = {"root": str(root), "config": config.to_json(), "options": options, "world_size": world_size}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        children = [
+            subprocess.Popen(
+                [
+                    sys.executable,
+                    str(CHILD),
+                    json.dumps({**spec, "rank": r, "store": str(store), "kill": kill if r == 0 else None}),
+                ],
+                env=environment,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for r in range(world_size)
+        ]
+        if kill is not None:
+            assert children[0].wait(120) == -signal.SIGKILL, children[0].communicate()[1]
+            for child in children[1:]:  # their peer is gone: they would wait for it
+                child.kill()
+        for child in children:
+            _, errors = child.communicate(timeout=240)
+            assert kill is not None or child.returncode == 0, errors
+        return read(str(root))
+
+
+@pytest.fixture
+def run_processes(tmp_path: Path) -> Runner:
+    return Runner(tmp_path)

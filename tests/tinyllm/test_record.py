@@ -1,0 +1,101 @@
+"""Records survive a round trip, merge by precedence, and are whole or absent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tinyllm import record
+from tinyllm.record import CurvePoint, RunRecord
+
+
+def row(**changes: object) -> RunRecord:
+    base = RunRecord(
+        run_id="d2-aa",
+        planned_tokens=1000,
+        status="done",
+        attempt="a",
+        finished_at=1.0,
+        group="d2-g",
+        depth=2,
+        lr=0.02,
+        seed=0,
+        steps=10,
+        fork_step=8,
+        decay_steps=2,
+        batch_tokens=100,
+        fully_decayed=True,
+        n_params_total=10,
+        n_params_non_embedding=4,
+        n_params_with_head=7,
+        flops_per_token=60.0,
+        flops=60000.0,
+        flops_6nd=42000.0,
+        val_loss=3.0,
+        precision="fp32",
+        corpus="text",
+        corpus_digest="00",
+        config="{}",
+        plan="{}",
+        versions="{}",
+        machine="{}",
+        metric_versions="{}",
+        curve=(CurvePoint(segment="trunk", step=1, tokens=100, train_loss=5.0, val_loss=None, lr=0.1, grad_norm=1.0),),
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def test_round_trip_at_full_precision(tmp_path: Path) -> None:
+    written = row(val_loss=2.0 / 3.0, lr=0.1 + 0.2, val_bpb=None)
+    record.append(str(tmp_path), [written])
+    assert record.read(str(tmp_path)) == [written]
+    assert record.frame([written])["val_loss"].item() == 2.0 / 3.0
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (4, 3, 2, 1, 0), (2, 4, 0, 3, 1)])
+def test_of_rows_with_one_key_the_best_status_counts_then_the_latest(tmp_path: Path, order: tuple[int, ...]) -> None:
+    rows = [
+        row(status="failed", val_loss=None, finished_at=9.0, attempt="f"),
+        row(status="stopped", val_loss=None, finished_at=8.0, attempt="s"),
+        row(status="diverged", val_loss=None, finished_at=7.0, attempt="d"),
+        row(finished_at=2.0, attempt="old"),
+        row(finished_at=3.0, attempt="new"),
+    ]
+    for i in order:
+        record.append(str(tmp_path), [rows[i]])
+    (survivor,) = record.read(str(tmp_path))
+    assert survivor.attempt == "new"
+    record.append(str(tmp_path), [row(planned_tokens=2000), row(planned_tokens=500)])
+    assert [r.planned_tokens for r in record.read(str(tmp_path))] == [500, 1000, 2000]
+
+
+def test_rows_of_one_run_are_found_among_many(tmp_path: Path) -> None:
+    for run_id in ("d2-aa", "d2-ab", "d3-aa"):
+        record.append(str(tmp_path), [row(run_id=run_id)])
+    assert [r.run_id for r in record.read(str(tmp_path), "d2-ab")] == ["d2-ab"]
+
+
+def test_an_empty_place_has_no_records_and_half_written_files_are_no_parts(tmp_path: Path) -> None:
+    assert record.read(str(tmp_path)) == []
+    record.append(str(tmp_path), [row()])
+    part = next((tmp_path / "records").iterdir())
+    (tmp_path / "records" / f"{part.name}.0123.tmp").write_bytes(part.read_bytes()[:50])
+    assert len(record.read(str(tmp_path))) == 1
+
+
+def test_a_damaged_part_is_named(tmp_path: Path) -> None:
+    path = Path(record.append(str(tmp_path), [row()]))
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ValueError, match=path.name):
+        record.read(str(tmp_path))
+
+
+def test_a_loss_belongs_to_done_alone() -> None:
+    with pytest.raises(ValueError, match="exactly when it is done"):
+        row(status="stopped")
+    with pytest.raises(ValueError, match="exactly when it is done"):
+        row(val_loss=None)
+    with pytest.raises(ValueError, match="status 'finished'"):
+        row(status="finished")
