@@ -1,1 +1,1 @@
-"""sweeps: schedules many tinyllm trials over a Ray cluster."""
+"""Sweeps over depth, learning rate and token budget on a Ray cluster. See `python -m sweeps.depth_grid --help`."""

@@ -1,0 +1,145 @@
+"""Where a sweep stands, cell by cell: what the live view, the last lines and `sweeps.status` are drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rich.table import Table
+
+from sweeps.grid import Trial
+from sweeps.quote import compact, segment_flops
+from tinyllm.record import RunRecord, Status
+
+CellStatus = Status | Literal["waiting"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedCell:
+    """One budget of one trial."""
+
+    run_id: str
+    tokens: int
+    depth: int
+    lr: float
+    flops: float
+    """From the fork before to the end of this budget's branch."""
+    budget_index: int
+
+
+def planned_cells(trials: Iterable[Trial]) -> list[PlannedCell]:
+    return [
+        PlannedCell(
+            run_id=t.run_id,
+            tokens=b.tokens,
+            depth=t.depth,
+            lr=t.lr,
+            flops=segment_flops(t, i),
+            budget_index=i,
+        )
+        for t in trials
+        for i, b in enumerate(t.plan.budgets)
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One (depth, budget) of the grid."""
+
+    depth: int
+    tokens: int
+    running: int
+    waiting: int
+    done: int
+    stopped: int
+    failed: int
+    """Failed, diverged, or out of budget."""
+    best_loss: float | None
+    best_lr: float | None
+
+
+class Board:
+    """Status of every planned cell, and which trials run now."""
+
+    def __init__(self, cells: Sequence[PlannedCell], records: Iterable[RunRecord] = ()) -> None:
+        self.cells = {(c.run_id, c.tokens): c for c in cells}
+        self.status: dict[tuple[str, int], CellStatus] = dict.fromkeys(self.cells, "waiting")
+        self.losses: dict[tuple[str, int], float] = {}
+        self.reasons: dict[tuple[str, int], str] = {}
+        self.running: set[str] = set()
+        for record in records:
+            if record.key in self.cells:
+                self.set(record.run_id, record.planned_tokens, record.status, record.val_loss, record.reason)
+
+    def set(
+        self, run_id: str, tokens: int, status: CellStatus, loss: float | None = None, reason: str | None = None
+    ) -> None:
+        key = run_id, tokens
+        self.status[key] = status
+        if loss is not None:
+            self.losses[key] = loss
+        if reason is not None:
+            self.reasons[key] = reason
+
+    def missing(self, run_id: str) -> list[int]:
+        """Planned tokens of the budgets of a trial that are not done, increasing."""
+        return sorted(t for (r, t), status in self.status.items() if r == run_id and status != "done")
+
+    def count(self, *statuses: CellStatus) -> int:
+        return sum(s in statuses for s in self.status.values())
+
+    def current(self) -> set[tuple[str, int]]:
+        """The cell that each running trial is at."""
+        return {(run_id, missing[0]) for run_id in self.running if (missing := self.missing(run_id))}
+
+    def lines(self) -> list[Line]:
+        """One a (depth, budget), in order."""
+        current = self.current()
+        groups: dict[tuple[int, int], list[tuple[str, int]]] = {}
+        for key, cell in self.cells.items():
+            groups.setdefault((cell.depth, cell.tokens), []).append(key)
+        found = []
+        for (depth, tokens), keys in sorted(groups.items()):
+            best = min((k for k in keys if k in self.losses), key=lambda k: self.losses[k], default=None)
+            states = [self.status[k] for k in keys if k not in current]
+            found.append(
+                Line(
+                    depth=depth,
+                    tokens=tokens,
+                    running=len(keys) - len(states),
+                    waiting=states.count("waiting"),
+                    done=states.count("done"),
+                    stopped=states.count("stopped"),
+                    failed=sum(s in ("failed", "diverged", "budget") for s in states),
+                    best_loss=None if best is None else self.losses[best],
+                    best_lr=None if best is None else self.cells[best].lr,
+                )
+            )
+        return found
+
+    def flops(self, *statuses: CellStatus) -> float:
+        return sum(self.cells[k].flops for k, s in self.status.items() if s in statuses)
+
+    @property
+    def share_done(self) -> float:
+        """Share of the planned FLOPs that is over with: trained, or not needed any more."""
+        total = sum(c.flops for c in self.cells.values())
+        return 1 - self.flops("waiting") / total if total else 1.0
+
+    def table(self, footer: str = "") -> Table:
+        """The table that a person watches."""
+        found = Table(box=None, caption=footer, caption_justify="left")
+        names = ("depth", "budget", "running", "waiting", "done", "stopped", "failed", "best val_loss", "at lr")
+        for name in names:
+            found.add_column(name, justify="right", no_wrap=True)
+        for line in self.lines():
+            counts = (line.running, line.waiting, line.done, line.stopped, line.failed)
+            found.add_row(
+                str(line.depth),
+                compact(line.tokens),
+                *(str(n) if n else "." for n in counts),
+                "-" if line.best_loss is None else f"{line.best_loss:.4f}",
+                "-" if line.best_lr is None else f"{line.best_lr:.4g}",
+            )
+        return found

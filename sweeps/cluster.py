@@ -1,0 +1,99 @@
+"""The Ray cluster that a sweep runs on: joined, or started for it on this machine; and what its devices are."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+
+# Read when Ray is imported.
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
+
+import ray
+from ray._private.services import find_bootstrap_address  # the address that `ray start` left on this machine
+
+from sweeps.grid import Device
+from sweeps.resources import TRIAL_SLOT, Resources
+from tinyllm import hardware
+
+
+def running_address() -> str | None:
+    """Address of the cluster this machine belongs to ($RAY_ADDRESS, else the last `ray start`); None without one."""
+    return os.environ.get("RAY_ADDRESS") or find_bootstrap_address(None)
+
+
+@contextlib.contextmanager
+def connected(address: str) -> Iterator[str]:
+    """Within it Ray is connected; yields a line that says to what.
+
+    `address`: "auto" joins the cluster that runs here, else starts one; "local" starts one of its own; HOST:PORT joins.
+    Raises ValueError when the cluster can't be reached.
+    """
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    found = running_address() if address == "auto" else None if address == "local" else address
+    if found is None:
+        with _own_cluster() as description:
+            yield description
+        return
+    try:
+        ray.init(address=found, logging_level=logging.ERROR, log_to_driver=False)
+    except ConnectionError as error:
+        raise ValueError(
+            f"no Ray cluster answers at {found} ({error}): start it with `ray up` or `ray start --head`, "
+            "or take --address local"
+        ) from error
+    try:
+        total = ray.cluster_resources()
+        yield (
+            f"Joined the Ray cluster at {found}: {len(ray.nodes())} node(s), "
+            f"{total.get('CPU', 0):g} CPUs, {total.get('GPU', 0):g} GPUs."
+        )
+    finally:
+        ray.shutdown()
+
+
+@contextlib.contextmanager
+def _own_cluster() -> Iterator[str]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    # Its own directory: another sweep's --address auto must not find this cluster. Short, since sockets lie in it.
+    directory = tempfile.mkdtemp(prefix="sweep-")
+    try:
+        ray.init(
+            address="local",
+            num_cpus=cores,
+            resources={TRIAL_SLOT: cores},
+            include_dashboard=False,
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+            _temp_dir=directory,
+        )
+        gpus = ray.cluster_resources().get("GPU", 0)
+        yield f"Started Ray on this machine: {cores} CPUs, {gpus:g} GPUs."
+    finally:
+        ray.shutdown()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def this_machines_device(wanted: str) -> Device:
+    """What a trial would compute with on this machine."""
+    device = hardware.pick_device(wanted)
+    precision = hardware.computed_precision(device)
+    assert device.type in ("cuda", "cpu", "mps")
+    assert precision in ("fp32", "bf16")
+    return Device(
+        kind=device.type,  # type: ignore[arg-type]
+        name=str(hardware.machine(device)["chip"]),
+        precision=precision,  # type: ignore[arg-type]
+        memory_bytes=hardware.memory_bytes(device),
+        peak_tflops=hardware.peak_tflops(device, precision),
+    )
+
+
+def find_device(wanted: str, resources: Resources) -> Device:
+    """The same, asked on a machine of the cluster with a trial's resources."""
+    task = ray.remote(this_machines_device).options(num_cpus=0, num_gpus=min(resources.gpus, 1), max_calls=1)
+    return ray.get(task.remote(wanted))

@@ -1,0 +1,29 @@
+"""What the entry points share: parse, run, and the exit code."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+
+import tyro
+
+from sweeps.options import SweepOptions
+
+
+def main(kind: type[SweepOptions], argv: Sequence[str] | None = None) -> None:
+    """Parse the flags of an entry point and do the sweep; ends the process with its exit code (2 = a wrong flag)."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    options = tyro.cli(kind, args=argv, description=kind.__doc__)
+    module = sys.modules[kind.__module__]
+    name = module.__spec__.name if module.__spec__ is not None else kind.__module__
+    command = shlex.join(["python", "-m", name, *argv])
+    try:
+        grid = options.grid()
+        from sweeps.runner import run  # Ray and torch: seconds that --help need not wait for
+
+        code = run(options, grid, command)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = 2
+    sys.exit(code)

@@ -1,0 +1,109 @@
+"""The flags that every sweep has; the field docstrings are the help."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal
+
+import tyro
+
+from sweeps import grids
+from sweeps.grid import Grid
+from sweeps.resources import Resources
+from sweeps.settings import parse_axis, parse_setting
+from tinyllm.config import Horizon, RunOptions, Unit, changed, parse_quantity
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions:
+    """What is common to all sweeps."""
+
+    preset: str = "smoke"
+    """Grid whose models, batch and defaults are taken: smoke (minutes on a CPU), base (GPUs), or module:function."""
+    name: str = "sweep"
+    """Name of the sweep: all of it lies in STORAGE/NAME."""
+    storage: str = "out"
+    """Local directory or URI (s3://bucket/dir); on a cluster, a place that every node reaches."""
+    data: str | None = None
+    """Prepared corpus (directory or URI) or a built-in one (sotu, zipf). Default: $TINYLLM_DATA, else sotu."""
+    seeds: tuple[int, ...] = (0,)
+    """A trial for each: weights and order of the data."""
+    axis: tuple[str, ...] = ()
+    """More dimensions of the grid, any field of a trial's config: optim.weight_decay=0.1,0.2"""
+    set: tuple[str, ...] = ()
+    """Fixed fields of every trial's config: optim.total_batch_size=4096 data.eval_tokens=16384"""
+    separate_trunks: bool = False
+    """One trial a budget, with the batch its rule gives for that budget: checks what sharing a trunk costs."""
+
+    dry_run: bool = False
+    """Print the plan and the price and start nothing."""
+    address: str = "auto"
+    """Ray: auto = join the cluster running here, else start one; local = start one; HOST:PORT = join."""
+    slots: int | None = None
+    """Trials at once. Default: as many as the cluster holds; give it where a cluster grows on demand."""
+    workers: tuple[str, ...] = ()
+    """Workers a trial by depth, DEPTH=WORKERS; a depth takes the entry at or below it. Default: one."""
+    cpus_per_worker: float = 1
+    """CPUs of a worker."""
+    gpus_per_worker: float | None = None
+    """GPUs of a worker. Default: 1 where the cluster has GPUs, else 0."""
+
+    early_stop: bool = True
+    """ASHA within a size: after each budget the worse LRs stop. The best and its neighbours always go on."""
+    asha: Literal["auto", "by-rung", "async"] = "auto"
+    """by-rung = judge the LRs of a size together; async = each on arrival; auto = by-rung where slots are few."""
+    reduction_factor: int = 2
+    """Each budget keeps the best 1/FACTOR of the LRs."""
+    retry_stopped: bool = False
+    """Also go on with trials that early stopping ended. (Failed ones are always retried.)"""
+
+    run: Annotated[RunOptions, tyro.conf.arg(name="")] = field(default_factory=RunOptions)
+
+    def grid(self) -> Grid:
+        """The grid that the flags of an entry point ask for."""
+        raise NotImplementedError
+
+    def resources(self, depth: int, *, on_gpu: bool) -> Resources:
+        """What a trial of that depth asks for."""
+        gpus = self.gpus_per_worker if self.gpus_per_worker is not None else float(on_gpu)
+        return Resources(workers=self._workers(depth), cpus=self.cpus_per_worker, gpus=gpus)
+
+    def _workers(self, depth: int) -> int:
+        found = 1
+        for text in self.workers:
+            at, equals, number = text.partition("=")
+            if not (equals and at.isdigit() and number.isdigit()):
+                raise ValueError(f"--workers {text!r}: write DEPTH=WORKERS, e.g. 12=2 24=8")
+            if int(at) <= depth:
+                found = int(number)
+        return found
+
+
+def fill(
+    options: SweepOptions,
+    *,
+    depths: Sequence[int] | None = None,
+    lrs: Sequence[float | None] | None = None,
+    budgets: Sequence[Horizon] | None = None,
+) -> Grid:
+    """The preset's grid with what was given instead of its own. Raises ValueError on a setting that is not one."""
+    grid = grids.named(options.preset)
+    base = replace(grid.base, data=replace(grid.base.data, data=options.data or grid.base.data.data))
+    for text in options.set:
+        base = changed(base, *parse_setting(text))
+    return replace(
+        grid,
+        base=base,
+        depths=grid.depths if depths is None else tuple(depths),
+        lrs=grid.lrs if lrs is None else tuple(lrs),
+        budgets=grid.budgets if budgets is None else tuple(budgets),
+        seeds=options.seeds,
+        axes=(*grid.axes, *(parse_axis(text) for text in options.axis)),
+        separate_trunks=options.separate_trunks,
+    )
+
+
+def horizons(texts: Sequence[str] | None, unit: Unit) -> list[Horizon] | None:
+    """'200k' '1.5M' in some unit; None stays None."""
+    return None if texts is None else [Horizon(value=parse_quantity(t), unit=unit) for t in texts]

@@ -1,0 +1,118 @@
+"""The sweep's `Session` on the interfaces of Ray Tune: scheduler, queue of trials, and callback."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ray.tune import Callback
+from ray.tune.experiment import Trial as TuneTrial
+from ray.tune.schedulers import TrialScheduler
+from ray.tune.search import BasicVariantGenerator
+
+from sweeps.session import Session
+
+
+def run_id_of(trial: TuneTrial) -> str:
+    return trial.config["run_id"]
+
+
+class RungScheduler(TrialScheduler):
+    """Asks the session at every report whether the trial goes on, waits without a slot, or ends.
+
+    Trials run in the order they were added (largest first), one that was paused and may go on before later ones.
+    """
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self._session = session
+
+    def on_trial_add(self, controller: Any, trial: TuneTrial) -> None:
+        self._session.queued(run_id_of(trial))
+
+    def on_trial_error(self, controller: Any, trial: TuneTrial) -> None:
+        self._session.lost(run_id_of(trial))
+
+    def on_trial_result(self, controller: Any, trial: TuneTrial, result: dict[str, Any]) -> str:
+        run_id = run_id_of(trial)
+        self._session.reported(run_id, result)
+        match self._session.answer(run_id, result["rung"]):
+            case "go":
+                return TrialScheduler.CONTINUE
+            case "wait":
+                return TrialScheduler.PAUSE
+            case "stop":
+                return TrialScheduler.STOP
+
+    def on_trial_complete(self, controller: Any, trial: TuneTrial, result: dict[str, Any]) -> None:
+        # A last report comes here alone, not to on_trial_result.
+        self._session.reported(run_id_of(trial), result)
+
+    def on_trial_remove(self, controller: Any, trial: TuneTrial) -> None:
+        """A trial that waited is stopped: the session said so."""
+
+    def choose_trial_to_run(self, controller: Any) -> TuneTrial | None:
+        self._session.settle()
+        chosen = None
+        for trial in list(controller.get_trials()):
+            if trial.status not in (TuneTrial.PENDING, TuneTrial.PAUSED):
+                continue
+            if self._session.closing is not None:
+                controller.stop_trial(trial)
+                continue
+            rung = (trial.last_result or {}).get("rung", 0) if trial.status == TuneTrial.PAUSED else 0
+            answer = self._session.answer(run_id_of(trial), rung)
+            if answer == "stop":
+                controller.stop_trial(trial)
+            elif answer == "go" and chosen is None:
+                chosen = trial
+        return chosen
+
+    def debug_string(self) -> str:
+        return ""
+
+
+class TrialQueue(BasicVariantGenerator):
+    """Tune's grid search, finished only when every trial is: until then Tune keeps an idle actor for reuse."""
+
+    def __init__(self, session: Session, n_trials: int) -> None:
+        super().__init__()
+        self._session, self._unfinished = session, n_trials
+
+    def next_trial(self) -> TuneTrial | None:
+        return None if self._session.closing is not None else super().next_trial()
+
+    def set_finished(self) -> None:
+        """The generator calls this when it has handed out its last trial."""
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        super().on_trial_complete(trial_id, result, error)
+        self._unfinished -= 1
+
+    def is_finished(self) -> bool:
+        return self._unfinished <= 0 or self._session.closing is not None
+
+    def save_to_dir(self, dirpath: str, session_str: str) -> None:
+        """Nothing: a restarted sweep plans anew what is missing."""
+
+
+class Reporter(Callback):
+    """Keeps the session up to date at every turn of Tune's loop."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def on_step_end(self, iteration: int, trials: list[TuneTrial], **info: Any) -> None:
+        self._session.tick({run_id_of(t) for t in trials if t.status == TuneTrial.RUNNING})
+
+    def on_trial_recover(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        self._session.say(f"{run_id_of(trial)}: {_reason(trial)}; it is tried again from its last checkpoint")
+
+    def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        self._session.failed(run_id_of(trial), _reason(trial))
+
+
+def _reason(trial: TuneTrial) -> str:
+    """The last line of what a trial died of."""
+    error = trial.get_error()
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "its process died"

@@ -1,0 +1,164 @@
+"""A sweep while it runs: what Tune's scheduler tells it and asks it. Every decision is on storage before it acts."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from sweeps.board import Board
+from sweeps.grid import Trial
+from sweeps.halving import Halving
+from tinyllm import record, storage
+from tinyllm.record import Status
+from tinyllm.recorder import unfinished
+
+DECISIONS_FILE = "asha.json"
+
+Answer = Literal["go", "wait", "stop"]
+
+
+class Session:
+    def __init__(
+        self,
+        root: str,
+        name: str,
+        trials: Mapping[str, Trial],
+        board: Board,
+        halving: Halving | None,
+        say: Callable[[str], None],
+        refresh: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`halving`: None where nobody is stopped early. `say`: takes a line for the person who watches; `refresh` is
+        called often, to show them how things stand."""
+        self.root, self.name, self.trials = root, name, trials
+        self.board, self.halving, self.say, self._refresh = board, halving, say, refresh
+        self.attempt = uuid.uuid4().hex
+        self.closing: str | None = None
+        """Why the sweep is ending early; None while it is not."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Empty: Tune pickles its scheduler for a restore of its own; here a restart reads records and decisions."""
+        return {}
+
+    def todo(self, *, retry_stopped: bool) -> list[Trial]:
+        """Trials with something left to do, in order; the budgets of the others are marked as what ended them.
+
+        Diverged trials are never run again, stopped ones on request, failed ones and those cut by a budget always.
+        """
+        found = []
+        for run_id, trial in self.trials.items():
+            missing = self.board.missing(run_id)
+            if not missing:
+                continue
+            if retry_stopped and self.halving is not None:
+                self.halving.pardon(run_id)
+            final: tuple[Status, ...] = ("diverged",) if retry_stopped else ("diverged", "stopped")
+            ended = next((t for t in missing if self.board.status[run_id, t] in final), None)
+            if ended is None:
+                for tokens in missing:
+                    self.board.set(run_id, tokens, "waiting")
+                found.append(trial)
+            elif waiting := [t for t in missing if self.board.status[run_id, t] not in final]:
+                # A budget added since then.
+                status, reason = self.board.status[run_id, ended], self.board.reasons.get((run_id, ended), "")
+                assert status != "waiting"
+                self._miss(run_id, status, reason, recorded=set(missing) - set(waiting))
+        return found
+
+    def close(self, why: str) -> None:
+        """The sweep ends early: nothing new starts, what runs is to stop."""
+        self.closing = why
+        self.say(f"{why}: trials save their state and end")
+
+    # -- told ----------------------------------------------------------------------------------------------
+
+    def tick(self, running: set[str]) -> None:
+        """These trials hold a slot now."""
+        self.board.running = running
+        self._refresh()
+
+    def lost(self, run_id: str) -> None:
+        """Its process died or raised."""
+        if self.halving is not None:
+            self.halving.drop(run_id)
+
+    def queued(self, run_id: str) -> None:
+        """It waits for a slot, at first or again."""
+        if self.halving is not None:
+            self.halving.readmit(run_id)
+
+    def reported(self, run_id: str, result: Mapping[str, Any]) -> None:
+        """A report of `sweeps.family.Family`; told twice, it counts once."""
+        trial = self.trials[run_id]
+        if result.get("diverged"):
+            for tokens in self.board.missing(run_id):
+                self.board.set(run_id, tokens, "diverged", reason=result["reason"])
+                if self.halving is not None:
+                    self.halving.report(run_id, tokens, None)
+            self.say(f"{describe(trial)}: diverged: {result['reason']}")
+        elif (loss := result.get("val_loss")) is not None:
+            tokens = int(result["planned_tokens"])
+            if self.board.status[run_id, tokens] == "done":
+                return
+            self.board.set(run_id, tokens, "done", loss)
+            self.say(f"{describe(trial)}: {tokens:,} tokens, val_loss {loss:.4f}")
+            if self.halving is not None:
+                self.halving.report(run_id, tokens, loss)
+
+    def failed(self, run_id: str, reason: str) -> None:
+        """It will not be tried again in this session."""
+        self.lost(run_id)
+        self.say(f"{describe(self.trials[run_id])}: failed: {reason}")
+        known = {r.planned_tokens for r in record.read(self.root, run_id) if r.status == "failed"}
+        self._miss(run_id, "failed", reason, recorded=known)
+
+    # -- asked ---------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Take the decisions that are due and persist them."""
+        if self.halving is None or self.closing is not None:
+            return
+        new = self.halving.settle()
+        if not new:
+            return
+        storage.write_bytes(storage.join(self.root, DECISIONS_FILE), self.halving.to_json())
+        for decision in new:
+            if not decision.keep and self.board.missing(decision.run_id):
+                self.say(f"{describe(self.trials[decision.run_id])}: stopped, {decision.reason}")
+                self._miss(decision.run_id, "stopped", decision.reason)
+
+    def answer(self, run_id: str, rung: int) -> Answer:
+        """May a trial that has `rung` budgets behind it go on to the next?"""
+        if self.closing is not None:
+            return "stop"
+        self.settle()
+        if rung == 0 or self.halving is None:
+            return "go"
+        verdict = self.halving.verdict(run_id, self.trials[run_id].plan.budgets[rung - 1].tokens)
+        return "wait" if verdict is None else "go" if verdict else "stop"
+
+    def _miss(self, run_id: str, status: Status, reason: str, recorded: set[int] = frozenset()) -> None:  # type: ignore[assignment]
+        """Rows for the budgets of a trial that will not be reached; those `recorded` have theirs."""
+        trial = self.trials[run_id]
+        missing = self.board.missing(run_id)
+        rows = unfinished(
+            trial.config,
+            trial.plan,
+            [b for b in trial.plan.budgets if b.tokens in missing and b.tokens not in recorded],
+            status=status,
+            reason=reason,
+            sweep=self.name,
+            attempt=self.attempt,
+        )
+        if rows:
+            record.append(self.root, rows)
+        for tokens in missing:
+            self.board.set(run_id, tokens, status, reason=reason)
+
+
+def describe(trial: Trial) -> str:
+    """A trial in a line for people: its size, LR and what else tells it from its neighbours."""
+    rest = "".join(f" {path.rpartition('.')[2]} {value}" for path, value in trial.axes)
+    seed = f" seed {trial.config.seed}" if trial.config.seed else ""
+    return f"d{trial.depth} lr {trial.lr:.4g}{seed}{rest}"

@@ -1,0 +1,31 @@
+"""The last lines of a sweep: what was reached, what is missing, and what to do next."""
+
+from __future__ import annotations
+
+from sweeps.board import Board
+from sweeps.quote import compact
+
+EXIT_DONE, EXIT_MISSING, EXIT_INTERRUPTED = 0, 1, 130
+
+
+def last_lines(root: str, board: Board, command: str, *, interrupted: bool) -> tuple[list[str], int]:
+    """Lines to print, and the exit code: 0 = nothing is missing but what early stopping left out."""
+    counts = {name: board.count(name) for name in ("done", "stopped", "diverged", "failed", "budget", "waiting")}
+    lines = ["", f"{len(board.cells)} budgets: " + ", ".join(f"{n} {name}" for name, n in counts.items() if n)]
+    for line in board.lines():
+        if line.best_loss is not None and line.best_lr is not None:
+            lines.append(
+                f"  d{line.depth} {compact(line.tokens):>6} tokens: val_loss {line.best_loss:.4f} at lr {line.best_lr:.4g}"
+            )
+    failures = {
+        board.reasons.get(k, "no reason known"): k for k, s in board.status.items() if s in ("failed", "diverged")
+    }
+    lines += [f"  {run_id} at {tokens:,} tokens: {reason}" for reason, (run_id, tokens) in failures.items()]
+    missing = counts["failed"] + counts["budget"] + counts["waiting"]
+    lines.append(f"Records: {root}/records")
+    if missing:
+        lines += [f"Missing: {missing} budgets. The same command goes on with them:", f"  {command}"]
+    lines.append(f"Report: python -m analysis report {root}")
+    if counts["stopped"]:
+        lines.append("Trials that early stopping ended go on with --retry-stopped.")
+    return lines, EXIT_INTERRUPTED if interrupted and missing else EXIT_MISSING if missing else EXIT_DONE
