@@ -70,9 +70,9 @@ class Board:
         self.running: set[str] = set()
         for record in records:
             if record.key in self.cells:
-                self.set(record.run_id, record.planned_tokens, record.status, record.val_loss, record.reason)
+                self.mark(record.run_id, record.planned_tokens, record.status, record.val_loss, record.reason)
 
-    def set(
+    def mark(
         self, run_id: str, tokens: int, status: CellStatus, loss: float | None = None, reason: str | None = None
     ) -> None:
         key = run_id, tokens

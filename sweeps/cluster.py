@@ -7,13 +7,13 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 # Read when Ray is imported.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
 
 import ray
+import torch
 from ray._private.services import find_bootstrap_address  # the address that `ray start` left on this machine
 
 from sweeps.grid import Device
@@ -27,18 +27,12 @@ def running_address() -> str | None:
 
 
 @contextlib.contextmanager
-def connected(address: str) -> Iterator[str]:
-    """Within it Ray is connected; yields a line that says to what.
+def joined(address: str) -> Iterator[str]:
+    """Within it this process is connected to a cluster that runs; yields a line that says to which.
 
-    `address`: "auto" joins the cluster that runs here, else starts one; "local" starts one of its own; HOST:PORT joins.
-    Raises ValueError when the cluster can't be reached.
+    `address`: HOST:PORT, or "auto" for `running_address`. Raises ValueError when no cluster answers there.
     """
-    logging.getLogger("ray").setLevel(logging.ERROR)
-    found = running_address() if address == "auto" else None if address == "local" else address
-    if found is None:
-        with _own_cluster() as description:
-            yield description
-        return
+    found = running_address() if address == "auto" else address
     try:
         ray.init(address=found, logging_level=logging.ERROR, log_to_driver=False)
     except ConnectionError as error:
@@ -56,23 +50,29 @@ def connected(address: str) -> Iterator[str]:
         ray.shutdown()
 
 
-@contextlib.contextmanager
-def _own_cluster() -> Iterator[str]:
+def own_resources() -> dict[str, float]:
+    """What a cluster started on this machine would have."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return {"CPU": cores, "GPU": torch.cuda.device_count(), TRIAL_SLOT: cores}
+
+
+@contextlib.contextmanager
+def started(resources: Mapping[str, float]) -> Iterator[str]:
+    """Within it a cluster of these resources runs on this machine; yields a line that says so."""
     # Its own directory: another sweep's --address auto must not find this cluster. Short, since sockets lie in it.
     directory = tempfile.mkdtemp(prefix="sweep-")
     try:
         ray.init(
             address="local",
-            num_cpus=cores,
-            resources={TRIAL_SLOT: cores},
+            num_cpus=int(resources["CPU"]),
+            num_gpus=int(resources["GPU"]),
+            resources={TRIAL_SLOT: resources[TRIAL_SLOT]},
             include_dashboard=False,
             logging_level=logging.ERROR,
             log_to_driver=False,
             _temp_dir=directory,
         )
-        gpus = ray.cluster_resources().get("GPU", 0)
-        yield f"Started Ray on this machine: {cores} CPUs, {gpus:g} GPUs."
+        yield f"Started Ray on this machine: {resources['CPU']:g} CPUs, {resources['GPU']:g} GPUs."
     finally:
         ray.shutdown()
         shutil.rmtree(directory, ignore_errors=True)

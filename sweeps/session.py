@@ -57,7 +57,7 @@ class Session:
             ended = next((t for t in missing if self.board.status[run_id, t] in final), None)
             if ended is None:
                 for tokens in missing:
-                    self.board.set(run_id, tokens, "waiting")
+                    self.board.mark(run_id, tokens, "waiting")
                 found.append(trial)
             elif waiting := [t for t in missing if self.board.status[run_id, t] not in final]:
                 # A budget added since then.
@@ -93,7 +93,7 @@ class Session:
         trial = self.trials[run_id]
         if result.get("diverged"):
             for tokens in self.board.missing(run_id):
-                self.board.set(run_id, tokens, "diverged", reason=result["reason"])
+                self.board.mark(run_id, tokens, "diverged", reason=result["reason"])
                 if self.halving is not None:
                     self.halving.report(run_id, tokens, None)
             self.say(f"{describe(trial)}: diverged: {result['reason']}")
@@ -101,7 +101,7 @@ class Session:
             tokens = int(result["planned_tokens"])
             if self.board.status[run_id, tokens] == "done":
                 return
-            self.board.set(run_id, tokens, "done", loss)
+            self.board.mark(run_id, tokens, "done", loss)
             self.say(f"{describe(trial)}: {tokens:,} tokens, val_loss {loss:.4f}")
             if self.halving is not None:
                 self.halving.report(run_id, tokens, loss)
@@ -154,7 +154,7 @@ class Session:
         if rows:
             record.append(self.root, rows)
         for tokens in missing:
-            self.board.set(run_id, tokens, status, reason=reason)
+            self.board.mark(run_id, tokens, status, reason=reason)
 
 
 def describe(trial: Trial) -> str:

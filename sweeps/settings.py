@@ -1,4 +1,4 @@
-"""`path=value` on the command line: any field of a trial's config, fixed (`--set`) or as an axis of a grid (`--axis`)."""
+"""`path=value` on the command line: any field of a trial's config, fixed (`--set`) or as an axis (`--axis`)."""
 
 from __future__ import annotations
 

@@ -14,13 +14,12 @@ def last_lines(root: str, board: Board, command: str, *, interrupted: bool) -> t
     lines = ["", f"{len(board.cells)} budgets: " + ", ".join(f"{n} {name}" for name, n in counts.items() if n)]
     for line in board.lines():
         if line.best_loss is not None and line.best_lr is not None:
-            lines.append(
-                f"  d{line.depth} {compact(line.tokens):>6} tokens: val_loss {line.best_loss:.4f} at lr {line.best_lr:.4g}"
-            )
-    failures = {
-        board.reasons.get(k, "no reason known"): k for k, s in board.status.items() if s in ("failed", "diverged")
-    }
-    lines += [f"  {run_id} at {tokens:,} tokens: {reason}" for reason, (run_id, tokens) in failures.items()]
+            where = f"d{line.depth} {compact(line.tokens):>6} tokens"
+            lines.append(f"  {where}: val_loss {line.best_loss:.4f} at lr {line.best_lr:.4g}")
+    for (run_id, tokens), status in board.status.items():
+        if status in ("failed", "diverged"):
+            reason = board.reasons.get((run_id, tokens), "no reason known")
+            lines.append(f"  {status}: {run_id} at {tokens:,} tokens: {reason}")
     missing = counts["failed"] + counts["budget"] + counts["waiting"]
     lines.append(f"Records: {root}/records")
     if missing:

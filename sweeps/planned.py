@@ -1,0 +1,118 @@
+"""A sweep worked out before anything starts: its trials, where they would run, and what they would take."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+
+from rich.console import Console
+
+from sweeps import quote
+from sweeps.board import Board, planned_cells
+from sweeps.grid import Cells, Device, Grid, Trial, expand
+from sweeps.halving import Group, Halving, load_decisions
+from sweeps.options import SweepOptions
+from sweeps.resources import Resources
+from sweeps.session import DECISIONS_FILE
+from tinyllm import record, storage
+from tinyllm.corpus import default_corpus
+from tinyllm.data import Corpus
+from tinyllm.worker import corpus_facts
+
+SWEEP_FILE = "sweep.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    options: SweepOptions
+    root: str
+    cells: Cells
+    device: Device
+    have: Mapping[str, float]
+    """Resources of the cluster."""
+    command: str
+    """The shell command that was given, and that continues the sweep."""
+
+    def resources(self, trial: Trial) -> Resources:
+        return self.options.resources(trial.depth, on_gpu=self.device.kind == "cuda")
+
+    @cached_property
+    def slots(self) -> int:
+        """Trials at once, of the most demanding kind. Raises ValueError when the cluster holds none."""
+        if self.options.slots is not None:
+            return self.options.slots
+        most = max((self.resources(t) for t in self.cells.trials), key=lambda r: (r.workers, r.gpus, r.cpus))
+        slots = most.slots(self.have)
+        if slots < 1:
+            raise ValueError(
+                f"the cluster ({self.have.get('CPU', 0):g} CPUs, {self.have.get('GPU', 0):g} GPUs, "
+                f"{self.have.get('trial_slot', 0):g} trial slots) can't hold a trial of {most.workers} worker(s) with "
+                f"{most.cpus:g} CPUs and {most.gpus:g} GPUs: ask for less, or give --slots if it grows on demand"
+            )
+        return slots
+
+    def show(self, console: Console) -> None:
+        """Print the trials, their price and what is refused. Raises ValueError when no cell is left."""
+        speed = quote.assumed_speed(self.device)
+        quotes = [quote.quote(t, speed) for t in self.cells.trials]
+        if quotes:
+            console.print(quote.table(quotes, speed))
+        for warning in self.cells.warnings:
+            console.print(f"Note: {warning}", highlight=False)
+        if self.cells.refused:
+            console.print(quote.refused_table(self.cells.refused))
+        if not quotes:
+            raise ValueError("every cell of the grid is refused, see the table")
+        console.print(quote.summary(quotes), highlight=False)
+
+    def board(self) -> Board:
+        """What storage knows of the trials."""
+        return Board(planned_cells(self.cells.trials), record.read(self.root))
+
+    def halving(self, board: Board) -> Halving | None:
+        """Groups and rungs with what is on record and was decided before; None with --no-early-stop."""
+        options = self.options
+        if not options.early_stop:
+            return None
+        members: dict[str, list[Trial]] = {}
+        for trial in self.cells.trials:
+            members.setdefault(trial.config.group, []).append(trial)
+        groups = [
+            Group(
+                name=name,
+                lrs={t.run_id: t.lr for t in found},
+                rungs=tuple(sorted({b.tokens for t in found for b in t.plan.budgets})),
+                by_rung=options.asha == "by-rung" or (options.asha == "auto" and self.slots < len(found)),
+            )
+            for name, found in members.items()
+        ]
+        path = storage.join(self.root, DECISIONS_FILE)
+        known = load_decisions(storage.read_bytes(path)) if storage.exists(path) else []
+        halving = Halving(groups, factor=options.reduction_factor, decisions=known)
+        for (run_id, tokens), status in board.status.items():
+            if status in ("done", "diverged"):
+                halving.report(run_id, tokens, board.losses.get((run_id, tokens)))
+        return halving
+
+    def save(self) -> None:
+        """Write what `sweeps.status` needs to know."""
+        cells = [asdict(c) for c in planned_cells(self.cells.trials)]
+        content = {"name": self.options.name, "command": self.command, "cells": cells}
+        storage.write_bytes(storage.join(self.root, SWEEP_FILE), json.dumps(content).encode())
+
+
+def plan_sweep(options: SweepOptions, grid: Grid, command: str, device: Device, have: Mapping[str, float]) -> Planned:
+    """Work out a grid over its corpus, which is prepared if it is a built-in one that is not there yet."""
+    base = grid.base
+    path = default_corpus(base.data.data, vocab_size=base.model.vocab_size, seq_len=base.model.seq_len)
+    grid = replace(grid, base=replace(base, data=replace(base.data, data=path)))
+    return Planned(
+        options=options,
+        root=storage.absolute(storage.join(options.storage, options.name)),
+        cells=expand(grid, corpus_facts(Corpus.open(path)), device),
+        device=device,
+        have=have,
+        command=command,
+    )
