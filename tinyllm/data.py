@@ -7,12 +7,9 @@ arrays in memory.
 from __future__ import annotations
 
 import hashlib
-import queue
-import threading
-import time
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
-from types import TracebackType
+from itertools import count
 from typing import Protocol
 
 import numpy as np
@@ -20,6 +17,7 @@ import numpy as np
 from tinyllm import storage
 from tinyllm.manifest import TOKENIZER_FILE, Manifest
 from tinyllm.order import RowOrder
+from tinyllm.read_ahead import ReadAhead
 from tinyllm.shards import ShardReader
 from tinyllm.tokenizer import Tokenizer, json_digest
 from tinyllm.zipf import ZipfChain
@@ -185,14 +183,13 @@ class ArrayCorpus:
         return self._val_rows[start:stop]
 
 
-class Feed:
+class Feed(ReadAhead[tuple[np.ndarray, np.ndarray]]):
     """Iterates over one rank's share of every global batch, for ever, reading ahead in a background thread.
 
     Global batch k holds positions [start + k * batch_rows, start + (k + 1) * batch_rows); a rank has the contiguous
     share of its number. What is read depends on nothing else, so a feed may start anywhere, on any number of ranks.
 
-    Yields (positions, rows): int64 (batch_rows / world_size,) and ids (batch_rows / world_size, seq_len + 1). An error
-    of the thread is raised by the next step of the iteration.
+    Yields (positions, rows): int64 (batch_rows / world_size,) and ids (batch_rows / world_size, seq_len + 1).
     """
 
     def __init__(
@@ -206,64 +203,25 @@ class Feed:
         start: int = 0,
         prefetch: int = 4,
     ) -> None:
-        """Raises ValueError when the batch does not divide among the ranks."""
-        if batch_rows < 1 or batch_rows % world_size:
-            raise ValueError(
-                f"a batch of {batch_rows} rows does not divide among {world_size} ranks; "
-                f"choose a total batch size of a multiple of {world_size} rows"
-            )
-        assert 0 <= rank < world_size
-        assert start >= 0
-        self._corpus, self._seed = corpus, seed
-        self._batch_rows, self._share, self._rank, self._start = batch_rows, batch_rows // world_size, rank, start
-        self._ready: queue.Queue[tuple[np.ndarray, np.ndarray] | BaseException] = queue.Queue(prefetch)
-        self._closed = threading.Event()
-        self.wait_seconds = 0.0
-        """Time the consumer has waited for data, in seconds."""
-        self._thread = threading.Thread(target=self._read_ahead, name="feed", daemon=True)
-        self._thread.start()
+        """`prefetch`: batches that may wait. Raises ValueError when the batch does not divide among the ranks."""
+        shares = rank_shares(batch_rows=batch_rows, rank=rank, world_size=world_size, start=start)
+        super().__init__(((share, corpus.train_rows(share, seed=seed)) for share in shares), prefetch)
 
-    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        return self
 
-    def __next__(self) -> tuple[np.ndarray, np.ndarray]:
-        if self._closed.is_set():
-            raise StopIteration
-        began = time.perf_counter()
-        item = self._ready.get()
-        self.wait_seconds += time.perf_counter() - began
-        if isinstance(item, BaseException):
-            self.close()
-            raise item
-        return item
+def rank_shares(*, batch_rows: int, rank: int, world_size: int, start: int) -> Iterator[np.ndarray]:
+    """The positions of a rank's share of each global batch from `start` on: int64 (batch_rows / world_size,).
 
-    def close(self) -> None:
-        """Stop reading and wait for the thread to end; closing twice is no error."""
-        self._closed.set()
-        while self._thread.is_alive():
-            # The thread may stand in `put`: make room until it has seen the flag.
-            try:
-                self._ready.get_nowait()
-            except queue.Empty:
-                self._thread.join(0.01)
-
-    def __enter__(self) -> Feed:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _read_ahead(self) -> None:
-        first = self._start + self._rank * self._share
-        try:
-            while not self._closed.is_set():
-                positions = np.arange(first, first + self._share)
-                self._ready.put((positions, self._corpus.train_rows(positions, seed=self._seed)))
-                first += self._batch_rows
-        except BaseException as error:  # handed to the consumer, who raises it
-            self._ready.put(error)
+    Raises ValueError when the batch does not divide among the ranks.
+    """
+    if batch_rows < 1 or batch_rows % world_size:
+        raise ValueError(
+            f"a batch of {batch_rows} rows does not divide among {world_size} ranks; "
+            f"choose a total batch size of a multiple of {world_size} rows"
+        )
+    assert 0 <= rank < world_size
+    assert start >= 0
+    share = np.arange(batch_rows // world_size) + (start + rank * (batch_rows // world_size))
+    return (share + first for first in count(0, batch_rows))
 
 
 def _check_val_range(start: int, stop: int, manifest: Manifest) -> None:

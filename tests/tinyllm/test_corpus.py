@@ -12,11 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import ray
 
 from tinyllm.corpus import default_corpus, prepare
 from tinyllm.data import Corpus
 from tinyllm.manifest import Manifest
+
+pytestmark = pytest.mark.usefixtures("local_ray")
 
 SMALL = {"vocab_size": 300, "seq_len": 32, "val_fraction": 0.1}
 WORDS = ["ham", "eggs", "spam", "toast", "beans", "sausage", "tomato", "cheese", "bacon", "lobster", "thermidor"]
@@ -29,21 +30,6 @@ def make_documents(n=400):
 
 
 DOCUMENTS = make_documents()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def ray_of_two_cpus(tmp_path_factory):
-    with ray.init(
-        address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, _temp_dir=short_temp_dir()
-    ):
-        yield
-
-
-def short_temp_dir():
-    """Ray's socket paths are limited to 107 characters, which pytest's own directories may exceed."""
-    import tempfile
-
-    return tempfile.mkdtemp(prefix="ray-")
 
 
 @pytest.fixture(scope="module")
