@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 # Read when Ray is imported.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # the sweep shows its own table
 
 import ray
 import torch

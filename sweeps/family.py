@@ -55,6 +55,8 @@ class Family(ray.tune.Trainable):
         self._gate: dict[str, Any] | None = {
             "rung": self._rung(self._pending[0]) - 1 if self._pending else len(self._budgets),
             "startup_seconds": time.time() - since,
+            "planned_tokens": None,
+            "val_loss": None,
             "done": not self._pending,
         }
 
@@ -72,7 +74,13 @@ class Family(ray.tune.Trainable):
             if last:
                 self._loop.go_on()
                 _raise(self._loop.next_report())
-            return {**metrics(report), "rung": self._rung(report.budget), "done": last}
+            # TensorBoard's axis, by Tune's name for it: tokens.
+            return {
+                **metrics(report),
+                "rung": self._rung(report.budget),
+                "timesteps_total": report.budget.tokens,
+                "done": last,
+            }
         if isinstance(report, Diverged):
             _raise(self._loop.next_report())
             return {**metrics(report), "done": True}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ray.tune import Callback
 from ray.tune.experiment import Trial as TuneTrial
+from ray.tune.progress_reporter import TrialProgressCallback
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import BasicVariantGenerator
 
@@ -95,14 +95,21 @@ class TrialQueue(BasicVariantGenerator):
         """Nothing: a restarted sweep plans anew what is missing."""
 
 
-class Reporter(Callback):
-    """Keeps the session up to date at every turn of Tune's loop."""
+class Reporter(TrialProgressCallback):
+    """Keeps the session up to date at every turn of Tune's loop. In place of Tune's own printer, which it replaces."""
 
     def __init__(self, session: Session) -> None:
+        super().__init__()
         self._session = session
 
     def on_step_end(self, iteration: int, trials: list[TuneTrial], **info: Any) -> None:
         self._session.tick({run_id_of(t) for t in trials if t.status == TuneTrial.RUNNING})
+
+    def on_trial_result(self, *args: Any, **info: Any) -> None:
+        """The scheduler has told the session."""
+
+    def on_trial_complete(self, *args: Any, **info: Any) -> None:
+        """The scheduler has told the session."""
 
     def on_trial_recover(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self._session.say(f"{run_id_of(trial)}: {_reason(trial)}; it is tried again from its last checkpoint")

@@ -1,0 +1,65 @@
+"""Prices against arithmetic done by hand."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+
+from sweeps import grids
+from sweeps.grid import Device, expand
+from sweeps.quote import Speed, assumed_speed, compact, quote, refused_table, segment_flops, summary, table
+from tinyllm.config import CorpusFacts
+
+SOTU = CorpusFacts(name="sotu", digest="0", vocab_size=1024, seq_len=256, train_tokens=2_700_000, val_tokens=65_536)
+CPU = Device(kind="cpu", name="a CPU", precision="fp32", memory_bytes=None, peak_tflops=None)
+
+
+def test_the_smoke_grid_stays_under_10_tflop() -> None:
+    cells = expand(grids.smoke(), SOTU, CPU)
+    quotes = [quote(t, Speed(tflops=0.02, source="test")) for t in cells.trials]
+    assert len(quotes) == 15
+    assert cells.refused == ()
+    # Trunk to the last fork and three branches, in tokens; 6 x matmul parameters + attention, in FLOPs a token.
+    trunk, branches = (195 - 39) * 2048, (10 + 19 + 39) * 2048
+    assert {q.tokens for q in quotes} == {trunk + branches}
+    depth_4 = 6 * (4 * 12 * 64**2 + 1024 * 64) + 4 * 12 * 64 * 256
+    assert max(q.flops for q in quotes) == (trunk + branches) * depth_4
+    assert sum(q.flops for q in quotes) < 10e12
+    assert f"{sum(q.flops for q in quotes) / 1e12:.4g} TFLOP" in summary(quotes)
+
+
+def test_segments_add_up_to_the_trial() -> None:
+    for trial in expand(grids.smoke(), SOTU, CPU).trials:
+        parts = [segment_flops(trial, i) for i in range(len(trial.plan.budgets))]
+        assert sum(parts) == trial.plan.trained_flops
+
+
+def test_hours_and_money_follow_from_the_speed_of_the_depth() -> None:
+    trial = expand(grids.smoke(), SOTU, CPU).trials[0]
+    slow, fast = Speed(tflops=1e-3, source="t"), Speed(tflops=1e-3, source="t", by_depth={trial.depth: 2e-3})
+    assert quote(trial, slow).device_hours == pytest.approx(trial.plan.trained_flops / 1e9 / 3600)
+    assert quote(trial, slow).device_hours == 2 * quote(trial, fast).device_hours
+    assert quote(trial, slow, price=3.0).cost == pytest.approx(3 * quote(trial, slow).device_hours)
+
+
+def test_a_gpu_is_assumed_to_reach_a_share_of_its_peak() -> None:
+    gpu = Device(kind="cuda", name="H100", precision="bf16", memory_bytes=None, peak_tflops=989.0)
+    assert assumed_speed(gpu).tflops == pytest.approx(0.4 * 989)
+    assert "40% of the peak of H100" in assumed_speed(gpu).source
+
+
+def test_tables_name_every_trial_and_every_refusal() -> None:
+    short = CorpusFacts(name="c", digest="0", vocab_size=1024, seq_len=256, train_tokens=60_000, val_tokens=65_536)
+    cells = expand(grids.smoke(), short, CPU)
+    console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    quotes = [quote(t, Speed(tflops=0.02, source="test")) for t in cells.trials]
+    console.print(table(quotes, Speed(tflops=0.02, source="test")), refused_table(cells.refused))
+    text = console.export_text()
+    assert all(t.run_id in text for t in cells.trials)
+    assert "400000 tokens" in text
+    assert "more than 4" in text
+
+
+@pytest.mark.parametrize(("value", "text"), [(999, "999"), (98_304, "98.3k"), (1.5e6, "1.5M"), (2e9, "2B")])
+def test_compact(value: float, text: str) -> None:
+    assert compact(value) == text
