@@ -7,7 +7,8 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
 
 # Read when Ray is imported.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -20,6 +21,8 @@ from ray._private.services import find_bootstrap_address  # the address that `ra
 from sweeps.grid import Device
 from sweeps.resources import TRIAL_SLOT, Resources
 from tinyllm import hardware
+
+T = TypeVar("T")
 
 
 def running_address() -> str | None:
@@ -96,5 +99,10 @@ def this_machines_device(wanted: str) -> Device:
 
 def find_device(wanted: str, resources: Resources) -> Device:
     """The same, asked on a machine of the cluster with a trial's resources."""
-    task = ray.remote(this_machines_device).options(num_cpus=0, num_gpus=min(resources.gpus, 1), max_calls=1)
-    return ray.get(task.remote(wanted))
+    return on_a_device(this_machines_device, resources)(wanted)
+
+
+def on_a_device(function: Callable[..., T], resources: Resources) -> Callable[..., T]:
+    """The function as one that runs on a machine of the cluster, in a process with one worker's resources."""
+    task = ray.remote(function).options(num_cpus=resources.cpus, num_gpus=resources.gpus, max_calls=1)
+    return lambda *arguments: ray.get(task.remote(*arguments))

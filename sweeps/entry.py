@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import shlex
 import sys
 from collections.abc import Sequence
@@ -14,10 +15,10 @@ from sweeps.options import SweepOptions
 def main(kind: type[SweepOptions], argv: Sequence[str] | None = None) -> None:
     """Parse the flags of an entry point and do the sweep; ends the process with its exit code (2 = a wrong flag)."""
     argv = sys.argv[1:] if argv is None else list(argv)
-    options = tyro.cli(kind, args=argv, description=kind.__doc__)
-    module = sys.modules[kind.__module__]
-    name = module.__spec__.name if module.__spec__ is not None else kind.__module__
-    command = shlex.join(["python", "-m", name, *argv])
+    spec = sys.modules[kind.__module__].__spec__
+    program = f"python -m {spec.name if spec is not None else kind.__module__}"
+    options = tyro.cli(kind, args=argv, prog=program, description=inspect.getdoc(kind))
+    command = f"{program} {shlex.join(argv)}"
     try:
         grid = options.grid()
         from sweeps.runner import run  # Ray and torch: seconds that --help need not wait for

@@ -40,6 +40,14 @@ class SweepOptions:
     """Print the plan and the price and start nothing."""
     address: str = "auto"
     """Ray: auto = join the cluster running here, else start one; local = start one; HOST:PORT = join."""
+    probe: bool = False
+    """Measure the speed of each depth by a few real steps, for the price; else it is assumed."""
+    price: float | None = None
+    """Price of a device (GPU, else trial slot) for an hour."""
+    max_gpu_hours: float | None = None
+    """Hard stop of the sweep, in device-hours over all its sessions: trials save their state and end."""
+    max_cost: float | None = None
+    """The same in money; needs --price."""
     slots: int | None = None
     """Trials at once. Default: as many as the cluster holds; give it where a cluster grows on demand."""
     workers: tuple[str, ...] = ()
@@ -63,6 +71,14 @@ class SweepOptions:
     def grid(self) -> Grid:
         """The grid that the flags of an entry point ask for."""
         raise NotImplementedError
+
+    @property
+    def limit_hours(self) -> float | None:
+        """The lower of the limits, in device-hours. Raises ValueError on --max-cost without a price."""
+        if self.max_cost is not None and not self.price:
+            raise ValueError(f"--max-cost {self.max_cost:g} needs the price of a device for an hour: --price")
+        limits = [self.max_gpu_hours, self.max_cost / self.price if self.max_cost and self.price else None]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def resources(self, depth: int, *, on_gpu: bool) -> Resources:
         """What a trial of that depth asks for."""

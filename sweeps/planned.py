@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 
@@ -16,12 +16,12 @@ from sweeps.halving import Group, Halving, load_decisions
 from sweeps.options import SweepOptions
 from sweeps.resources import Resources
 from sweeps.session import DECISIONS_FILE
+from sweeps.status import SWEEP_FILE
 from tinyllm import record, storage
+from tinyllm.config import TrainConfig
 from tinyllm.corpus import default_corpus
 from tinyllm.data import Corpus
 from tinyllm.worker import corpus_facts
-
-SWEEP_FILE = "sweep.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +32,7 @@ class Planned:
     device: Device
     have: Mapping[str, float]
     """Resources of the cluster."""
+    speed: quote.Speed
     command: str
     """The shell command that was given, and that continues the sweep."""
 
@@ -55,10 +56,10 @@ class Planned:
 
     def show(self, console: Console) -> None:
         """Print the trials, their price and what is refused. Raises ValueError when no cell is left."""
-        speed = quote.assumed_speed(self.device)
-        quotes = [quote.quote(t, speed) for t in self.cells.trials]
+        price = self.options.price
+        quotes = [quote.quote(t, self.speed, devices=self.resources(t).devices, price=price) for t in self.cells.trials]
         if quotes:
-            console.print(quote.table(quotes, speed))
+            console.print(quote.table(quotes, self.speed))
         for warning in self.cells.warnings:
             console.print(f"Note: {warning}", highlight=False)
         if self.cells.refused:
@@ -103,16 +104,33 @@ class Planned:
         storage.write_bytes(storage.join(self.root, SWEEP_FILE), json.dumps(content).encode())
 
 
-def plan_sweep(options: SweepOptions, grid: Grid, command: str, device: Device, have: Mapping[str, float]) -> Planned:
-    """Work out a grid over its corpus, which is prepared if it is a built-in one that is not there yet."""
+def plan_sweep(
+    options: SweepOptions,
+    grid: Grid,
+    command: str,
+    device: Device,
+    have: Mapping[str, float],
+    measure: Callable[[TrainConfig], float],
+) -> Planned:
+    """Work out a grid over its corpus, which is prepared if it is a built-in one that is not there yet.
+
+    `measure`: TFLOP/s of a device with a config, used with --probe.
+    """
     base = grid.base
     path = default_corpus(base.data.data, vocab_size=base.model.vocab_size, seq_len=base.model.seq_len)
     grid = replace(grid, base=replace(base, data=replace(base.data, data=path)))
+    cells = expand(grid, corpus_facts(Corpus.open(path)), device)
+    speed = quote.assumed_speed(device)
+    if options.probe:
+        one_of_each = {t.depth: t.config for t in cells.trials}
+        measured = {depth: measure(config) for depth, config in one_of_each.items()}
+        speed = replace(speed, source="measured on one device", by_depth=measured)
     return Planned(
         options=options,
         root=storage.absolute(storage.join(options.storage, options.name)),
-        cells=expand(grid, corpus_facts(Corpus.open(path)), device),
+        cells=cells,
         device=device,
+        speed=speed,
         have=have,
         command=command,
     )

@@ -43,7 +43,7 @@ class Quote:
     """The price of one trial."""
 
     trial: Trial
-    devices: int
+    devices: float
     tokens: int
     """Trained on: trunk and branches."""
     flops: float
@@ -52,10 +52,14 @@ class Quote:
     """In the currency of --price; None where no price was given."""
 
 
-def quote(trial: Trial, speed: Speed, *, devices: int = 1, price: float | None = None) -> Quote:
-    """Price of a trial whose every token costs the model's FLOPs. `price` is for one device for an hour."""
+def quote(trial: Trial, speed: Speed, *, devices: float = 1, price: float | None = None) -> Quote:
+    """Price of a trial: training, and an evaluation (the forward third of the FLOPs) at each budget.
+
+    `price` is for one device for an hour. More devices are taken to share the work without loss.
+    """
     plan = trial.plan
-    hours = plan.trained_flops / (speed.of(trial.depth) * 1e12) / 3600
+    flops = plan.trained_flops + evaluation_flops(trial) * len(plan.budgets)
+    hours = flops / (speed.of(trial.depth) * 1e12) / 3600
     return Quote(
         trial=trial,
         devices=devices,
@@ -66,8 +70,15 @@ def quote(trial: Trial, speed: Speed, *, devices: int = 1, price: float | None =
     )
 
 
+def evaluation_flops(trial: Trial) -> float:
+    """FLOPs of one evaluation: forward is a third of a trained token's."""
+    facts = trial.config.corpus
+    assert facts is not None
+    return min(trial.config.data.eval_tokens, facts.val_tokens) * trial.plan.flops_per_token / 3
+
+
 def segment_flops(trial: Trial, budget_index: int) -> float:
-    """FLOPs from one budget's fork (or the start) to the next, and the decay from there."""
+    """FLOPs of training from one budget's fork (or the start) to the next, and of the decay from there."""
     budgets = trial.plan.budgets
     start = budgets[budget_index - 1].fork_step if budget_index else 0
     steps = budgets[budget_index].steps - start

@@ -16,8 +16,11 @@ from rich.console import Console
 from sweeps import bell, cluster
 from sweeps.family import Family
 from sweeps.grid import Grid, Trial
+from sweeps.ledger import Ledger
 from sweeps.options import SweepOptions
+from sweeps.pace import Pace
 from sweeps.planned import Planned, plan_sweep
+from sweeps.probe import measure_tflops
 from sweeps.scheduler import Reporter, RungScheduler, TrialQueue
 from sweeps.session import Session
 from sweeps.summary import last_lines
@@ -25,6 +28,7 @@ from sweeps.view import View
 from tinyllm.worker import Job
 
 MAX_FAILURES = 3  # times a trial whose process died is tried again before it counts as failed
+INTERRUPTED = "interrupted"
 PLAIN_WIDTH = 150  # columns where there is no terminal to measure
 
 
@@ -42,20 +46,34 @@ def run(options: SweepOptions, grid: Grid, command: str) -> int:
             console.print(stack.enter_context(cluster.joined(options.address)), highlight=False)
             have = ray.cluster_resources()
             on_gpu = have.get("GPU", 0) > 0 and options.run.device in ("auto", "cuda")
-            device = cluster.find_device(options.run.device, options.resources(depth=1, on_gpu=on_gpu))
+            resources = options.resources(depth=1, on_gpu=on_gpu)
+            device = cluster.find_device(options.run.device, resources)
+            measure = cluster.on_a_device(measure_tflops, resources)
         else:
             have, device = cluster.own_resources(), cluster.this_machines_device(options.run.device)
-        planned = plan_sweep(options, grid, command, device, have)
+            measure = measure_tflops
+        limit_hours = options.limit_hours
+        planned = plan_sweep(options, grid, command, device, have, lambda config: measure(config, options.run))
         planned.show(console)
         if options.dry_run:
             return 0
         board = planned.board()
-        view = View(board, console)
-        halving = planned.halving(board)
+        ledger = Ledger(planned.root, limit_hours=limit_hours, price=options.price)
+        view = View(board, console, lambda: str(ledger))
         trials = {t.run_id: t for t in planned.cells.trials}
-        session = Session(planned.root, options.name, trials, board, halving, view.say, view.refresh)
+        session = Session(
+            root=planned.root,
+            name=options.name,
+            trials=trials,
+            board=board,
+            halving=planned.halving(board),
+            ledger=ledger,
+            pace=Pace(planned.speed),
+            devices={t.run_id: planned.resources(t).devices for t in planned.cells.trials},
+            say=view.say,
+            refresh=view.refresh,
+        )
         planned.save()
-        session.settle()
         todo = session.todo(retry_stopped=options.retry_stopped)
         if todo:
             if not joins:
@@ -63,7 +81,8 @@ def run(options: SweepOptions, grid: Grid, command: str) -> int:
             console.print(f"{len(todo)} trials to run, {planned.slots} at a time; Ctrl-C ends with everything kept.")
             with view:
                 _tune(planned, session, todo)
-    lines, code = last_lines(planned.root, board, command, interrupted=session.closing is not None)
+                session.finish()
+    lines, code = last_lines(planned.root, board, command, interrupted=session.closing == INTERRUPTED)
     console.print("\n".join(lines), highlight=False, soft_wrap=True)
     return code
 
@@ -99,34 +118,31 @@ def _tune(planned: Planned, session: Session, todo: Sequence[Trial]) -> None:
             verbose=0,
         ),
     )
-    with _ends_on_signal(session, sweep_bell):
+    with _closing_is_told(session, sweep_bell):
         tuner.fit()
 
 
 @contextlib.contextmanager
-def _ends_on_signal(session: Session, sweep_bell: Any) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the sweep in good order; a second Ctrl-C ends it at once."""
-    woken, over = threading.Event(), threading.Event()
+def _closing_is_told(session: Session, sweep_bell: Any) -> Iterator[None]:
+    """When the session closes, its trials hear of it. Ctrl-C and SIGTERM close it; a second one ends at once."""
 
     def handler(number: int, frame: Any) -> None:
-        if woken.is_set():
+        if session.closing is not None:
             raise KeyboardInterrupt
-        woken.set()
+        session.close(INTERRUPTED)
 
-    def close() -> None:
-        woken.wait()
-        if not over.is_set():
-            session.close("interrupted")
+    def tell_trials() -> None:
+        if (why := session.closed.get()) is not None:
+            session.say(f"{why}; trials save their state and end")
             bell.ring(sweep_bell)
 
     before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    thread = threading.Thread(target=close, daemon=True, name="signals")
+    thread = threading.Thread(target=tell_trials, daemon=True, name="closing")
     thread.start()
     try:
         yield
     finally:
-        over.set()
-        woken.set()
+        session.closed.put(None)
         thread.join()
         for number, old in before.items():
             signal.signal(number, old)

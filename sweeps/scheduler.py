@@ -60,7 +60,7 @@ class RungScheduler(TrialScheduler):
                 controller.stop_trial(trial)
                 continue
             rung = (trial.last_result or {}).get("rung", 0) if trial.status == TuneTrial.PAUSED else 0
-            answer = self._session.answer(run_id_of(trial), rung)
+            answer = self._session.judged(run_id_of(trial), rung)
             if answer == "stop":
                 controller.stop_trial(trial)
             elif answer == "go" and chosen is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -9,6 +11,8 @@ from typing import Any, Literal
 from sweeps.board import Board
 from sweeps.grid import Trial
 from sweeps.halving import Halving
+from sweeps.ledger import Ledger
+from sweeps.pace import Pace
 from tinyllm import record, storage
 from tinyllm.record import Status
 from tinyllm.recorder import unfinished
@@ -19,23 +23,37 @@ Answer = Literal["go", "wait", "stop"]
 
 
 class Session:
+    """Decides for each trial whether it goes on, waits or ends, and records what will not be reached."""
+
     def __init__(
         self,
+        *,
         root: str,
         name: str,
         trials: Mapping[str, Trial],
         board: Board,
         halving: Halving | None,
+        ledger: Ledger,
+        pace: Pace,
+        devices: Mapping[str, float],
         say: Callable[[str], None],
-        refresh: Callable[[], None] = lambda: None,
+        refresh: Callable[[], None],
     ) -> None:
-        """`halving`: None where nobody is stopped early. `say`: takes a line for the person who watches; `refresh` is
-        called often, to show them how things stand."""
-        self.root, self.name, self.trials = root, name, trials
-        self.board, self.halving, self.say, self._refresh = board, halving, say, refresh
+        """
+        Args:
+            halving: None where nobody is stopped early.
+            devices: what each trial holds while it runs, by run_id.
+            say: takes a line for the person who watches.
+            refresh: called often, to show them how things stand.
+        """
+        self.root, self.name, self.trials, self.board = root, name, trials, board
+        self.halving, self.ledger, self.pace, self._devices = halving, ledger, pace, devices
+        self.say, self._refresh = say, refresh
         self.attempt = uuid.uuid4().hex
         self.closing: str | None = None
         """Why the sweep is ending early; None while it is not."""
+        self.closed: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        """Gets the reason when the sweep is told to end early. (A queue, since that happens in a signal handler.)"""
 
     def __getstate__(self) -> dict[str, Any]:
         """Empty: Tune pickles its scheduler for a restore of its own; here a restart reads records and decisions."""
@@ -46,6 +64,7 @@ class Session:
 
         Diverged trials are never run again, stopped ones on request, failed ones and those cut by a budget always.
         """
+        self.settle()
         found = []
         for run_id, trial in self.trials.items():
             missing = self.board.missing(run_id)
@@ -69,17 +88,29 @@ class Session:
     def close(self, why: str) -> None:
         """The sweep ends early: nothing new starts, what runs is to stop."""
         self.closing = why
-        self.say(f"{why}: trials save their state and end")
+        self.closed.put(why)
+
+    def finish(self) -> None:
+        """Nothing runs any more. Where money ended the sweep, what is left gets its rows."""
+        self.ledger.close()
+        if self.ledger.exhausted and self.closing is not None:
+            for run_id in self.trials:
+                if any(self.board.status[run_id, t] == "waiting" for t in self.board.missing(run_id)):
+                    self._miss(run_id, "budget", self.closing)
 
     # -- told ----------------------------------------------------------------------------------------------
 
     def tick(self, running: set[str]) -> None:
         """These trials hold a slot now."""
         self.board.running = running
+        self.ledger.tick({run_id: self._devices[run_id] for run_id in running})
+        if self.ledger.exhausted and self.closing is None:
+            self.close(f"the limit is reached: {self.ledger} spent")
         self._refresh()
 
     def lost(self, run_id: str) -> None:
         """Its process died or raised."""
+        self.ledger.release(run_id)
         if self.halving is not None:
             self.halving.drop(run_id)
 
@@ -91,6 +122,7 @@ class Session:
     def reported(self, run_id: str, result: Mapping[str, Any]) -> None:
         """A report of `sweeps.family.Family`; told twice, it counts once."""
         trial = self.trials[run_id]
+        self.ledger.release(run_id)
         if result.get("diverged"):
             for tokens in self.board.missing(run_id):
                 self.board.mark(run_id, tokens, "diverged", reason=result["reason"])
@@ -101,10 +133,13 @@ class Session:
             tokens = int(result["planned_tokens"])
             if self.board.status[run_id, tokens] == "done":
                 return
+            self.pace.ended(run_id, time.monotonic())
             self.board.mark(run_id, tokens, "done", loss)
             self.say(f"{describe(trial)}: {tokens:,} tokens, val_loss {loss:.4f}")
             if self.halving is not None:
                 self.halving.report(run_id, tokens, loss)
+        elif (startup := result.get("startup_seconds")) is not None:
+            self.ledger.charge(startup * self._devices[run_id])
 
     def failed(self, run_id: str, reason: str) -> None:
         """It will not be tried again in this session."""
@@ -128,8 +163,8 @@ class Session:
                 self.say(f"{describe(self.trials[decision.run_id])}: stopped, {decision.reason}")
                 self._miss(decision.run_id, "stopped", decision.reason)
 
-    def answer(self, run_id: str, rung: int) -> Answer:
-        """May a trial that has `rung` budgets behind it go on to the next?"""
+    def judged(self, run_id: str, rung: int) -> Answer:
+        """Whether a trial that has `rung` budgets behind it is good enough to go on to the next."""
         if self.closing is not None:
             return "stop"
         self.settle()
@@ -138,14 +173,30 @@ class Session:
         verdict = self.halving.verdict(run_id, self.trials[run_id].plan.budgets[rung - 1].tokens)
         return "wait" if verdict is None else "go" if verdict else "stop"
 
-    def _miss(self, run_id: str, status: Status, reason: str, recorded: set[int] = frozenset()) -> None:  # type: ignore[assignment]
+    def answer(self, run_id: str, rung: int) -> Answer:
+        """The same for a trial that holds a slot and is to go on at once: it must be within the limit as well."""
+        answer = self.judged(run_id, rung)
+        if answer != "go":
+            return answer
+        trial = self.trials[run_id]
+        seconds = self.pace.device_seconds(trial, rung)
+        if not self.ledger.reserve(run_id, seconds):
+            reason = f"its next {seconds / 3600:.3g} device-hours do not fit under the limit: {self.ledger} spent"
+            self.say(f"{describe(trial)}: {reason}")
+            self.lost(run_id)
+            self._miss(run_id, "budget", reason)
+            return "stop"
+        self.pace.began(trial, rung, self._devices[run_id], time.monotonic())
+        return "go"
+
+    def _miss(self, run_id: str, status: Status, reason: str, recorded: set[int] | None = None) -> None:
         """Rows for the budgets of a trial that will not be reached; those `recorded` have theirs."""
         trial = self.trials[run_id]
         missing = self.board.missing(run_id)
         rows = unfinished(
             trial.config,
             trial.plan,
-            [b for b in trial.plan.budgets if b.tokens in missing and b.tokens not in recorded],
+            [b for b in trial.plan.budgets if b.tokens in missing and b.tokens not in (recorded or ())],
             status=status,
             reason=reason,
             sweep=self.name,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
 
 from rich.console import Console, Group
@@ -26,16 +26,14 @@ def duration(seconds: float) -> str:
 class View:
     """Use as a context manager; `say` and `refresh` are for the sweep."""
 
-    def __init__(self, board: Board, console: Console | None = None) -> None:
-        self._board = board
-        self._console = console or Console(file=sys.stdout)
+    def __init__(self, board: Board, console: Console, note: Callable[[], str]) -> None:
+        """`note`: what else is worth a look, e.g. the cost so far."""
+        self._board, self._console, self._note = board, console, note
         self._lines: list[str] = []
         self._started = time.monotonic()
         self._share_before = board.share_done
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
         self._refreshed = 0.0
-        self.note = ""
-        """What else is worth a look, e.g. the cost so far."""
 
     def __enter__(self) -> View:
         if self._live is not None:
@@ -71,4 +69,4 @@ class View:
         elapsed, share = time.monotonic() - self._started, self._board.share_done
         gained = share - self._share_before
         eta = f", about {duration(elapsed * (1 - share) / gained)} left" if gained > 0 else ""
-        return f"{share:.0%} of the FLOPs, {duration(elapsed)} so far{eta}{self.note}"
+        return f"{share:.0%} of the FLOPs, {duration(elapsed)} so far{eta}, {self._note()}"

@@ -1,0 +1,33 @@
+"""How long the next segment of a trial takes: the quoted speed until this sweep has measured its own."""
+
+from __future__ import annotations
+
+from sweeps.grid import Trial
+from sweeps.quote import Speed, segment_flops
+
+
+class Pace:
+    """Device-seconds a FLOP by depth, evaluation and saving included, re-estimated with every segment that ends."""
+
+    def __init__(self, speed: Speed) -> None:
+        self._speed = speed
+        self._begun: dict[str, tuple[Trial, int, float, float]] = {}
+        self._measured: dict[int, tuple[float, float]] = {}
+
+    def device_seconds(self, trial: Trial, rung: int) -> float:
+        """Of the segment after `rung` budgets."""
+        flops = segment_flops(trial, rung)
+        seconds, measured = self._measured.get(trial.depth, (0.0, 0.0))
+        return flops * seconds / measured if measured else flops / (self._speed.of(trial.depth) * 1e12)
+
+    def began(self, trial: Trial, rung: int, devices: float, now: float) -> None:
+        """`now`: seconds of a monotonic clock."""
+        self._begun[trial.run_id] = trial, rung, devices, now
+
+    def ended(self, run_id: str, now: float) -> None:
+        """The segment that began last was trained to its end. Nothing is learnt of one that began elsewhere."""
+        if run_id not in self._begun:
+            return
+        trial, rung, devices, started = self._begun.pop(run_id)
+        seconds, flops = self._measured.get(trial.depth, (0.0, 0.0))
+        self._measured[trial.depth] = seconds + (now - started) * devices, flops + segment_flops(trial, rung)
