@@ -7,9 +7,9 @@ arrays in memory.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import cached_property, lru_cache
-from itertools import count
+from itertools import count, islice
 from typing import Protocol
 
 import numpy as np
@@ -25,6 +25,7 @@ from tinyllm.zipf import ZipfChain
 _ZIPF_TRAIN, _ZIPF_VAL = 0, 1  # streams of the chain
 _ZIPF_BLOCK_ROWS = 512  # rows generated at once: the chain's cost is one array operation a step for a whole block
 _ARRAY_GROUP_ROWS = 1024
+_READ_TOKENS = 2**16  # read at once: a small batch alone would cost more in calls than in copying
 
 
 class TokenSource(Protocol):
@@ -205,7 +206,27 @@ class Feed(ReadAhead[tuple[np.ndarray, np.ndarray]]):
     ) -> None:
         """`prefetch`: batches that may wait. Raises ValueError when the batch does not divide among the ranks."""
         shares = rank_shares(batch_rows=batch_rows, rank=rank, world_size=world_size, start=start)
-        super().__init__(((share, corpus.train_rows(share, seed=seed)) for share in shares), prefetch)
+        super().__init__(_batches(corpus, seed, shares, batch_rows // world_size), prefetch)
+
+
+def _batches(
+    corpus: TokenSource, seed: int, shares: Iterator[np.ndarray], share_rows: int
+) -> Generator[tuple[np.ndarray, np.ndarray], None, None]:
+    for positions, rows in read_shares(corpus, seed, shares, _READ_TOKENS):
+        for first in range(0, len(positions), share_rows):
+            yield positions[first : first + share_rows], rows[first : first + share_rows]
+
+
+def read_shares(
+    corpus: TokenSource, seed: int, shares: Iterator[np.ndarray], n_tokens: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Positions and rows of the shares of several batches at a time, about `n_tokens`, at least one share."""
+    while True:
+        taken = [next(shares)]
+        share_tokens = len(taken[0]) * corpus.manifest.seq_len
+        taken += islice(shares, max(1, n_tokens // share_tokens) - 1)
+        positions = np.concatenate(taken)
+        yield positions, corpus.train_rows(positions, seed=seed)
 
 
 def rank_shares(*, batch_rows: int, rank: int, world_size: int, start: int) -> Iterator[np.ndarray]:

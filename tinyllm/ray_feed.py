@@ -15,7 +15,7 @@ import ray.data
 import ray.train
 
 from tinyllm import storage
-from tinyllm.data import Corpus, TokenSource, rank_shares
+from tinyllm.data import Corpus, TokenSource, rank_shares, read_shares
 from tinyllm.read_ahead import ReadAhead
 
 _BLOCK_BYTES = 4 * 2**20  # large enough to amortise what Ray Data spends on a block, small enough to come soon
@@ -91,11 +91,7 @@ def _read_blocks(
     """In a task: blocks of positions and rows, of a few batches each, for as long as somebody takes them."""
     corpus, seed = _open(str(stream["corpus"][0])), int(stream["seed"][0])
     shares = rank_shares(batch_rows=batch_rows, rank=rank, world_size=world_size, start=start)
-    share_tokens = batch_rows // world_size * corpus.manifest.seq_len
-    n_batches = max(1, _BLOCK_BYTES // 8 // share_tokens)
-    while True:
-        positions = np.concatenate([next(shares) for _ in range(n_batches)])
-        rows = corpus.train_rows(positions, seed=seed)
+    for positions, rows in read_shares(corpus, seed, shares, _BLOCK_BYTES // 8):
         tokens = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1])
         yield pa.table({"position": positions, "tokens": tokens})
 

@@ -134,22 +134,25 @@ def test_a_batch_that_does_not_divide_is_refused(arrays):
         Feed(arrays, seed=0, batch_rows=9, world_size=2)
 
 
+BIG = 2**13  # rows of a batch that the feed reads alone
+
+
 class Failing:
-    """Reads two batches, then fails."""
+    """Reads two big batches, then fails."""
 
     def __init__(self, corpus):
         self.corpus, self.manifest, self.token_bytes, self.tokenizer = corpus, corpus.manifest, None, None
         self.val_rows = corpus.val_rows
 
     def train_rows(self, positions, *, seed):
-        if positions[0] >= 16:
+        if positions[0] >= 2 * BIG:
             raise ValueError("shard 7 is damaged")
         return self.corpus.train_rows(positions, seed=seed)
 
 
 def test_an_error_of_the_thread_reaches_the_consumer_after_what_was_read(arrays):
-    feed = Feed(Failing(arrays), seed=0, batch_rows=8)
-    assert [next(feed)[0][0], next(feed)[0][0]] == [0, 8]
+    feed = Feed(Failing(arrays), seed=0, batch_rows=BIG)
+    assert [next(feed)[0][0], next(feed)[0][0]] == [0, BIG]
     with pytest.raises(ValueError, match="shard 7 is damaged"):
         next(feed)
     with pytest.raises(StopIteration):
