@@ -8,7 +8,7 @@ from tinyllm.config import ModelConfig, OptimConfig, TrainConfig
 
 
 def smoke() -> TrainConfig:
-    """Models of 30-600k parameters that train in seconds on a CPU: whole sweeps in minutes, same code as anything larger."""
+    """Models of 30-600k parameters that train in seconds on a CPU; the same code as anything larger."""
     return TrainConfig(
         model=ModelConfig(aspect_ratio=16, target_head_dim=16, vocab_size=1024, seq_len=256),
         optim=OptimConfig(total_batch_size=2048, warmup_tokens=10 * 2048, decay_share=0.2),

@@ -23,7 +23,7 @@ from tinyllm.shards import id_dtype, write_shard
 from tinyllm.tokenizer import Tokenizer
 
 _ROW_SHUFFLE = 4  # first part of the key, apart from every other use of the same seed
-_ENCODE_BYTES = 2**20  # text handed to the tokenizer at once: its result objects are ~100 x larger than the ids
+_ENCODE_BYTES = 2**20  # text handed to the tokenizer at once: what it returns is far larger than the ids
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -125,7 +125,7 @@ class _Loop:
     def run(self, done: Set[int]) -> Iterator[Event]:
         state = self.state
         pending = [b for b in self.plan.budgets if b.tokens not in done]
-        if state.step == 0 and pending and self.options.eval_every:
+        if pending and self._evaluation_missing():
             yield from self._evaluated()
         for budget in pending:
             if state.budget is None:
@@ -324,6 +324,14 @@ class _Loop:
         self.state.totals.eval_seconds += time.perf_counter() - started
         self._add_to_curve(val_loss=measured.val_loss)
         return measured
+
+    def _evaluation_missing(self) -> bool:
+        """Whether the evaluation due at the position we start from was not made: before step 1, or killed in it."""
+        state, every = self.state, self.options.eval_every
+        if not every or state.step % every or (state.budget is not None and state.step == state.budget.steps):
+            return False
+        here = (state.segment, state.step)
+        return not any((p.segment, p.step) == here and p.val_loss is not None for p in state.totals.curve)
 
     def _evaluated(self) -> Iterator[Event]:
         measured = self._evaluate()

@@ -1,15 +1,9 @@
-"""One rank of a training run in a process of its own, that kills itself with SIGKILL where it is told to.
-
-Usage: child.py JSON with root, config (TrainConfig JSON), options (RunOptions fields), kill (see `_arm`), and for
-groups rank, world_size, store (a file for the rendezvous).
-"""
+"""One rank of a training run in a process of its own, that kills itself with SIGKILL where it is told to."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import sys
 from typing import Any
 
 import torch.distributed as dist
@@ -50,17 +44,15 @@ def _arm(kill: dict[str, Any] | None) -> Any:
     return on_event
 
 
-def main() -> None:
-    spec = json.loads(sys.argv[1])
-    if spec.get("world_size", 1) > 1:
+def run_rank(spec: dict[str, Any]) -> None:
+    """Run a job. `spec`: root, config (JSON), options (fields of RunOptions), kill (see `_arm`), and for a group
+    rank, world_size and store (a file for the rendezvous).
+    """
+    if spec["world_size"] > 1:
         dist.init_process_group(
             "gloo", init_method=f"file://{spec['store']}", rank=spec["rank"], world_size=spec["world_size"]
         )
     job = Job(config=TrainConfig.from_json(spec["config"]), options=RunOptions(**spec["options"]), root=spec["root"])
-    run(job, on_event=_arm(spec.get("kill")))
+    run(job, on_event=_arm(spec["kill"]))
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()

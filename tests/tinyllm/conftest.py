@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
+import multiprocessing
 import signal
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -14,14 +11,17 @@ from typing import Any
 
 import pytest
 
-from tinyllm.config import DataConfig, Horizon, ModelConfig, OptimConfig, RunOptions, TrainConfig
+from tests.tinyllm.child import run_rank
+from tinyllm.config import DataConfig, Horizon, ModelConfig, OptimConfig, TrainConfig
 from tinyllm.corpus import prepare
 from tinyllm.data import Corpus
 from tinyllm.plan import resolve
 from tinyllm.record import RunRecord, read
 from tinyllm.worker import corpus_facts
 
-CHILD = Path(__file__).with_name("child.py")
+# A server that has torch loaded forks a fresh process for each rank: real processes, without seconds of imports.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["tests.tinyllm.child"])
 BATCH = 512  # tokens: 16 rows of 32
 
 
@@ -66,30 +66,27 @@ class Runner:
         kill: dict[str, Any] | None = None,
         **options: Any,
     ) -> list[RunRecord]:
-        RunOptions(**options)
-        store = self.scratch / uuid.uuid4().hex
-        spec = {"root": str(root), "config": config.to_json(), "options": options, "world_size": world_size}
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        spec = {
+            "root": str(root),
+            "config": config.to_json(),
+            "options": options,
+            "world_size": world_size,
+            "store": str(self.scratch / uuid.uuid4().hex),
+        }
         children = [
-            subprocess.Popen(
-                [
-                    sys.executable,
-                    str(CHILD),
-                    json.dumps({**spec, "rank": r, "store": str(store), "kill": kill if r == 0 else None}),
-                ],
-                env=environment,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
+            PROCESSES.Process(target=run_rank, args=({**spec, "rank": r, "kill": kill if r == 0 else None},))
             for r in range(world_size)
         ]
+        for child in children:
+            child.start()
         if kill is not None:
-            assert children[0].wait(120) == -signal.SIGKILL, children[0].communicate()[1]
+            children[0].join(240)
+            assert children[0].exitcode == -signal.SIGKILL
             for child in children[1:]:  # their peer is gone: they would wait for it
                 child.kill()
         for child in children:
-            _, errors = child.communicate(timeout=240)
-            assert kill is not None or child.returncode == 0, errors
+            child.join(240)
+            assert kill is not None or child.exitcode == 0
         return read(str(root))
 
 

@@ -12,12 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from moto.server import ThreadedMotoServer
 
+from tinyllm import storage
 from tinyllm.corpus import default_corpus, prepare
 from tinyllm.data import Corpus
 from tinyllm.manifest import Manifest
 
-pytestmark = pytest.mark.usefixtures("local_ray")
+pytestmark = pytest.mark.usefixtures("s3", "local_ray")  # in this order: the workers inherit the keys
 
 SMALL = {"vocab_size": 300, "seq_len": 32, "val_fraction": 0.1}
 WORDS = ["ham", "eggs", "spam", "toast", "beans", "sausage", "tomato", "cheese", "bacon", "lobster", "thermidor"]
@@ -30,6 +32,23 @@ def make_documents(n=400):
 
 
 DOCUMENTS = make_documents()
+
+
+@pytest.fixture(scope="module")
+def s3():
+    """A bucket on this machine: a function from a key to its URI."""
+    keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_EC2_METADATA_DISABLED": "true"}
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    options = f"scheme=http&endpoint_override={host}:{port}&region=us-east-1&allow_bucket_creation=true"
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in keys.items():
+            patch.setenv(name, value)
+        filesystem, _ = storage.open_fs(f"s3://bucket?{options}")
+        filesystem.create_dir("bucket")
+        yield lambda key: f"s3://bucket/{key}?{options}"
+    server.stop()
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +176,20 @@ def test_format_order_and_cut_of_the_files_do_not_matter(form, corpus, tmp_path)
     manifest = prepare(str(source), out, shards=5, documents="lines" if form == "lines" else "files", **SMALL)
     assert manifest.digest == corpus.manifest.digest
     assert manifest.source_digest == corpus.manifest.source_digest
+
+
+def test_an_object_store_serves_as_source_and_as_place(s3, corpus):
+    table = pa.table({"text": DOCUMENTS})
+    buffer = pa.BufferOutputStream()
+    pq.write_table(table, buffer)
+    storage.write_bytes(s3("texts/0.parquet"), buffer.getvalue().to_pybytes())
+    out = s3("corpora/orders")
+    prepare(s3("texts"), out, shards=5, **SMALL)
+    remote = Corpus.open(out)
+    assert remote.manifest.digest == corpus.manifest.digest
+    assert np.array_equal(rows_of(remote, "val"), rows_of(corpus, "val"))
+    assert storage.list_names(out) == sorted(files_of(corpus.path))
+    assert prepare(s3("texts"), out, shards=5, **SMALL) == remote.manifest
 
 
 def test_repeated_and_empty_documents_are_dropped(corpus, tmp_path):

@@ -43,7 +43,7 @@ def comparable(row: RunRecord) -> RunRecord:
     """A record without what may differ between two equal runs: clocks and names of attempts."""
     return dataclasses.replace(
         row, attempt="", finished_at=0.0, seconds=None, eval_seconds=None, device_seconds=None, tokens_per_second=None,
-        peak_memory_bytes=None, log_path=None, plan="", config="",
+        peak_memory_bytes=None, log_path=None, plan="", config="", git_commit=None,
     )  # fmt: skip
 
 
