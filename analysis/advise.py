@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from analysis.ladder import Rung, rungs
-from analysis.laws import KaplanSurface, LrLaw, LossSurface, OptimalPath
+from analysis.laws import KaplanSurface, LossSurface, LrLaw, OptimalPath
 from analysis.result import Caveat, Fit, Interval, Prediction, Status, Warn
 from analysis.runs import Params
 from tinyllm.config import ModelConfig
@@ -98,6 +98,18 @@ def optimum(
         extrapolation=beyond,
         warnings=tuple(warnings),
     )
+
+
+def lowest_loss(law: Any, c: Any, sizes: Sequence[Rung] = ()) -> Any:
+    """Loss at the law's optimum of `c` FLOPs (an array broadcasts against the law's own).
+
+    With `sizes` the lowest over those models under their exact FLOPs per token; without, a surface's under C = 6 N D.
+    """
+    if isinstance(law, OptimalPath):
+        return law.loss(c)
+    if not sizes:
+        return law.loss(law.n_opt(c), law.d_opt(c))
+    return np.minimum.reduce([np.asarray(law.loss(rung.n, c / rung.flops_per_token)) for rung in sizes])
 
 
 def _budget_for(law: Any, n: float | None, d: float | None) -> float:

@@ -76,3 +76,24 @@ def lowest_of(values: FloatArray, cell: np.ndarray, n_cells: int) -> FloatArray:
     for k in range(n_cells):
         out[:, k] = values[:, cell == k].min(1)
     return out
+
+
+def student_scale(spare: float, draws: int, rng: np.random.Generator) -> FloatArray:
+    """Factors (draws, 1) that turn Gaussian errors of an estimated scale into Student's t with `spare` degrees of freedom."""
+    return np.sqrt(spare / rng.chisquare(spare, size=(draws, 1)))
+
+
+def trunk_noise(residual: FloatArray, hat: FloatArray, cluster: np.ndarray, trunk_share: float) -> tuple[float, float]:
+    """Standard deviation of an error, and its effective degrees of freedom, from least-squares residuals.
+
+    With M = I - hat and V the correlation of errors (1 on the diagonal, `trunk_share` within a trunk), E[r'r] = sd^2 tr(MV);
+    Satterthwaite's degrees of freedom are tr(MV)^2 / tr(MVMV).
+    """
+    correlation = np.where(cluster[:, None] == cluster[None], trunk_share, 0.0)
+    np.fill_diagonal(correlation, 1.0)
+    spread = (np.eye(len(residual)) - hat) @ correlation
+    expected = float(np.trace(spread))
+    # With no residual left (as many parameters as points) both are 0 up to rounding.
+    if expected < 1e-9:
+        return float("nan"), 0.0
+    return float(np.sqrt(residual @ residual / expected)), expected**2 / float(np.trace(spread @ spread))

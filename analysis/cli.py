@@ -10,6 +10,7 @@ from typing import Annotated
 import tyro
 
 from analysis import report
+from analysis.backtest import backtest
 from analysis.runs import Flops, LrChoice, Params, load
 from analysis.study import study
 
@@ -52,16 +53,53 @@ class Report:
             model = f"depth {advice.depth}, " if advice.depth is not None else ""
             lr = f", lr {report.number(advice.lr.value)}" if advice.lr else ""
             print(
-                f"optimum at {report.number(advice.flops)} FLOPs ({advice.flops / largest:.3g}x the largest run): {model}"
+                f"optimum at {report.compute(advice.flops)} FLOPs ({advice.flops / largest:.3g}x the largest run): {model}"
                 f"N {report.number(advice.n)}, D {report.number(advice.d)}{lr}, "
                 f"loss {advice.loss.value:.4f} ({report.span(advice.loss.interval, 5)})"
             )
         print(f"report: {written.html}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Backtest:
+    """Leave out the largest budget(s), fit the rest, and print predicted against measured loss and the optimum's drift."""
+
+    path: Annotated[str, tyro.conf.Positional]
+    """A sweep's directory or URI, or a csv or Parquet table."""
+    budgets: int = 1
+    """How many of the largest budgets are held out."""
+    params: Params = "with_head"
+    """Which parameters N counts."""
+    flops: Flops = "exact"
+    """Which FLOPs C counts."""
+    lr_choice: LrChoice = "lowest"
+    """lowest = the lowest loss over the LRs tried; interpolated = the vertex of a parabola through it."""
+    bootstrap: int = 1000
+    """Resamples behind the intervals."""
+    seed: int = 0
+    """Seed of the resamples."""
+
+    def run(self) -> None:
+        """Do it, and print one line a held-out point."""
+        points = load(self.path, params=self.params, flops=self.flops).best(self.lr_choice)
+        result = backtest(points, budgets=self.budgets, bootstrap=self.bootstrap, seed=self.seed)
+        print(f"law ({result.approach}, {result.fit.status}): {report.formula(result.fit)}")
+        print(f"{'point':32} {'N':>8} {'D':>8} {'measured':>9} {'predicted':>9} {'error':>8}  90 % interval")
+        for i, point in enumerate(result.ids):
+            print(
+                f"{point:32} {report.number(result.n[i]):>8} {report.number(result.d[i]):>8} {result.measured[i]:9.4f} "
+                f"{result.predicted[i]:9.4f} {100 * result.error[i]:+7.2f}%  {result.low[i]:.4f} … {result.high[i]:.4f}"
+            )
+        print(
+            f"N* at {report.compute(float(points.flops.max()))} FLOPs moves by a factor {result.drift:.3f} with all budgets"
+        )
+        for warn in result.warnings:
+            print(f"warning: {warn}")
+
+
 def main() -> None:
-    """Parse and run. A mistake of the user's ends with its message and exit code 2."""
-    command = tyro.extras.subcommand_cli_from_dict({"report": Report}, description=__doc__)
+    """Parse and run. A mistake of the user's ends with its message and exit code 1."""
+    command = tyro.extras.subcommand_cli_from_dict({"report": Report, "backtest": Backtest}, description=__doc__)
     try:
         command.run()
     except ValueError as error:

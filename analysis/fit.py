@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from analysis.laws import FloatArray, KaplanSurface, LossSurface, OptimalPath, P
 from analysis.linear import least_squares
 from analysis.problem import SurfaceProblem
 from analysis.result import Caveat, Fit, Reason, Status, Warn
-from analysis.runs import Rivals
+from analysis.runs import Points, Rivals
 
 OBJECTIVES = ("log_huber", "log_lad", "log_mse", "least_squares", "huber")
 
@@ -85,6 +86,28 @@ def fit_surface(
     return surface_checks.judge(fit, n_, d_, loss_, level=level, noise_assumed=assumed)
 
 
+def fit_points(points: Points, *, bootstrap: int = 1000, seed: int = 0, level: float = 0.9, **options: Any) -> Fit[Any]:
+    """The surface of a sweep's points: seeds as weights, residuals resampled by trunk, the choice of LR repeated.
+
+    `options` go to `fit_surface`.
+    """
+    fit = fit_surface(
+        points.n,
+        points.d,
+        points.loss,
+        weights=points.weights,
+        clusters=points.clusters,
+        rivals=points.rivals,
+        noise=points.noise,
+        bootstrap=bootstrap,
+        seed=seed,
+        level=level,
+        ids=points.ids,
+        **options,
+    )
+    return dataclasses.replace(fit, left_out=points.left_out, warnings=(*points.warnings, *fit.warnings))
+
+
 def fit_power_law(
     x: ArrayLike,
     y: ArrayLike,
@@ -97,7 +120,7 @@ def fit_power_law(
 ) -> Fit[PowerLaw]:
     """Fit y = coef x^exponent by (weighted) least squares of log y on log x.
 
-    Intervals are Student's t, exact under independent Gaussian errors of log y; `draws` samples of (coef, exponent) from
+    Intervals are Student's t, exact under independent Gaussian errors of log y; `draws` samples of (intercept, exponent) from
     the same t distribution serve `predict`. Two points give a line and no interval: PERFECT_BY_CONSTRUCTION, unbounded.
     Raises ValueError for values that are not positive and finite, or with fewer than two distinct x.
     """
@@ -115,12 +138,12 @@ def fit_power_law(
     sampled: dict[str, FloatArray] = {}
     if line.spare:
         drawn = line.draws(draws, seed)
-        sampled = {"coef": np.exp(drawn[:, 0] - drawn[:, 1] * centre), "exponent": drawn[:, 1]}
+        sampled = {"intercept": drawn[:, 0] - drawn[:, 1] * centre, "exponent": drawn[:, 1]}
     else:
         detail = "two points define a power law: R^2 = 1 says nothing"
         warnings.append(Warn(kind=Caveat.PERFECT_BY_CONSTRUCTION, detail=detail))
     return Fit(
-        law=PowerLaw(coef=float(np.exp(mean - slope * centre)), exponent=float(slope)),
+        law=PowerLaw(intercept=float(mean - slope * centre), exponent=float(slope)),
         status=Status.CONVERGED if line.spare else Status.NOT_IDENTIFIED,
         objective=line.objective,
         intervals={"exponent": line.interval(1, level)},
@@ -177,23 +200,24 @@ def fit_envelope(
         for i, (key, values) in enumerate({"n": n_, "d": d_, "loss": loss_}.items())
     }
     law = OptimalPath(
-        **{f"{k}_coef": p.law.coef for k, p in parts.items()},
+        **{f"{k}_intercept": p.law.intercept for k, p in parts.items()},
         **{f"{k}_exponent": p.law.exponent for k, p in parts.items()},
     )
     warnings = [
         Warn(kind=Caveat.NO_FLOOR, detail="L*(C) is a pure power law without a floor: far extrapolation is optimistic")
     ]
     warnings += parts["loss"].warnings
+    few = ""
     if len(hull) < 3:
-        warnings.append(
-            Warn(kind=Caveat.FEW_BUDGETS, detail=f"only {len(hull)} points on the envelope, 3 are the least")
-        )
-    if len(np.unique(n_[hull])) < 2:
-        warnings.append(Warn(kind=Caveat.FEW_SIZES, detail="one model size on the envelope: N*(C) cannot be told"))
+        few = f"only {len(hull)} points on the envelope, 3 are the least"
+    elif len(np.unique(n_[hull])) < 2 or len(np.unique(d_[hull])) < 2:
+        few = "the envelope holds one model size or one token count: it cannot tell how to share compute between them"
+    if few:
+        warnings.append(Warn(kind=Caveat.FEW_BUDGETS, detail=few))
     on_hull = set(hull.tolist())
     return Fit(
         law=law,
-        status=Status.CONVERGED if len(hull) >= 3 else Status.NOT_IDENTIFIED,
+        status=Status.NOT_IDENTIFIED if few else Status.CONVERGED,
         objective=parts["loss"].objective,
         intervals={f"{k}_exponent": p.intervals["exponent"] for k, p in parts.items()},
         used=tuple(names[i] for i in hull),

@@ -31,9 +31,13 @@ class Derivatives:
 class Form(Protocol):
     """One family of surfaces."""
 
-    names: tuple[str, ...]
-    lower: FloatArray
-    upper: FloatArray
+    @property
+    def lower(self) -> FloatArray:
+        """Smallest theta, (k,)."""
+
+    @property
+    def upper(self) -> FloatArray:
+        """Largest theta, (k,)."""
 
     def value(self, theta: FloatArray, x: FloatArray, y: FloatArray) -> FloatArray:
         """Log loss, (B, n)."""
@@ -69,11 +73,9 @@ def _linear_terms(features: FloatArray, target: FloatArray, weights: FloatArray)
     return np.maximum(np.linalg.solve(gram + ridge, moment)[..., 0], 1e-4)
 
 
-@dataclass(frozen=True)
 class Chinchilla:
     """log(e^a / N^alpha + e^b / D^beta + e^e); theta = (a, b, e, alpha, beta)."""
 
-    names = ("a", "b", "e", "alpha", "beta")
     lower = np.array([LOG_TERM_MIN, LOG_TERM_MIN, LOG_TERM_MIN, EXPONENT_MIN, EXPONENT_MIN])
     upper = np.array([LOG_TERM_MAX, LOG_TERM_MAX, LOG_TERM_MAX, EXPONENT_MAX, EXPONENT_MAX])
 
@@ -102,7 +104,8 @@ class Chinchilla:
 
     def starts(self, x: FloatArray, y: FloatArray, z: FloatArray, weights: FloatArray) -> FloatArray:
         grid = np.geomspace(0.02, 1.6, 24)
-        return self._project(*(g.ravel() for g in np.meshgrid(grid, grid, indexing="ij")), x, y, z, weights)
+        alpha, beta = np.meshgrid(grid, grid, indexing="ij")
+        return self._project(alpha.ravel(), beta.ravel(), x, y, z, weights)
 
     @staticmethod
     def _project(
@@ -134,11 +137,9 @@ class Chinchilla:
         return np.array([a, b, log_e, law.alpha, law.beta])
 
 
-@dataclass(frozen=True)
 class Tied:
     """Chinchilla with alpha = beta; theta = (a, b, e, alpha), a linear restriction of the five."""
 
-    names = ("a", "b", "e", "alpha")
     lower, upper = Chinchilla.lower[:4], Chinchilla.upper[:4]
     _expand = np.array([[1.0, 0, 0, 0, 0], [0, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 0, 1, 1]])
 
@@ -164,11 +165,9 @@ class Tied:
         return Chinchilla().from_law(law, x0, y0, scale)[:4]
 
 
-@dataclass(frozen=True)
 class Kaplan:
     """gamma log(e^a / N^r + e^b / D); theta = (a, b, r, log gamma). alpha_d = gamma, alpha_n = r gamma."""
 
-    names = ("a", "b", "r", "log_gamma")
     lower = np.array([-500.0, -500.0, EXPONENT_MIN, np.log(EXPONENT_MIN)])
     upper = np.array([500.0, 500.0, 50.0, np.log(EXPONENT_MAX)])
 

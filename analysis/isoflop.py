@@ -189,7 +189,7 @@ def fit_isoflop(
     drawn = {k: line.draws(draws, seed + i) for i, (k, line) in enumerate(lines.items()) if line.spare}
     intervals = {f"{name}_exponent": line.interval(1, level) for name, line in lines.items()}
     if method == "akima":
-        drawn["n"] = _slopes_of_draws(np.log([item.n_draws for item in good]), np.log(c) - centre, weights)
+        drawn["n"] = _slopes_of_draws(np.log(np.array([item.n_draws for item in good])), np.log(c) - centre, weights)
         intervals["n_exponent"] = Interval.of(drawn["n"][:, 1], level)
     return Fit(
         law=OptimalPath(
@@ -212,7 +212,7 @@ def _path(coef: dict[str, FloatArray], centre: float) -> dict[str, FloatArray]:
     """Parameters of the path from centred lines, name -> (draws, 2)."""
     found = {}
     for name, pairs in coef.items():
-        found[f"{name}_coef"] = np.exp(pairs[:, 0] - pairs[:, 1] * centre)
+        found[f"{name}_intercept"] = pairs[:, 0] - pairs[:, 1] * centre
         found[f"{name}_exponent"] = pairs[:, 1]
     return found
 

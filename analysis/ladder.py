@@ -21,7 +21,9 @@ class Rung:
     flops_per_token: float
 
 
-def rungs(model: ModelConfig, params: Params = "with_head", depths: Iterable[int] = range(1, MAX_DEPTH + 1)) -> list[Rung]:
+def rungs(
+    model: ModelConfig, params: Params = "with_head", depths: Iterable[int] = range(1, MAX_DEPTH + 1)
+) -> list[Rung]:
     """The sizes that `model` gives at each depth, ascending. A depth whose width the model refuses is skipped."""
     found = []
     for depth in depths:
@@ -29,9 +31,7 @@ def rungs(model: ModelConfig, params: Params = "with_head", depths: Iterable[int
         if depth * model.aspect_ratio % 2:
             continue
         sized = dataclasses.replace(model, depth=depth)
-        found.append(
-            Rung(depth=depth, n=float(getattr(sized.counts, params)), flops_per_token=sized.flops_per_token)
-        )
+        found.append(Rung(depth=depth, n=float(getattr(sized.counts, params)), flops_per_token=sized.flops_per_token))
     return found
 
 

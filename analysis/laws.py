@@ -103,33 +103,33 @@ class KaplanSurface:
 
 @dataclass(frozen=True, kw_only=True)
 class PowerLaw:
-    """y = coef x^exponent."""
+    """y = exp(intercept) x^exponent. The intercept is a natural logarithm: a wide draw's coefficient would overflow."""
 
     form: ClassVar[str] = "power"
     inputs: ClassVar[tuple[str, ...]] = ("x",)
-    coef: Number
+    intercept: Number
     exponent: Number
 
     @property
-    def intercept(self) -> Number:
-        """Natural logarithm of `coef`: the intercept of the line in log-log."""
-        return np.log(self.coef)
+    def coef(self) -> Number:
+        """exp(intercept): y at x = 1."""
+        return np.exp(self.intercept)
 
     def __call__(self, x: Number) -> Number:
-        return np.exp(np.log(self.coef) + self.exponent * np.log(x))
+        return np.exp(self.intercept + self.exponent * np.log(x))
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimalPath:
-    """Compute-optimal N*(C), D*(C) and L*(C), each a power law of C: what approaches 1 and 2 estimate."""
+    """Compute-optimal N*(C), D*(C), L*(C), each exp(intercept) C^exponent: what approaches 1 and 2 estimate."""
 
     form: ClassVar[str] = "optimal_path"
     inputs: ClassVar[tuple[str, ...]] = ("flops",)
-    n_coef: Number
+    n_intercept: Number
     n_exponent: Number
-    d_coef: Number
+    d_intercept: Number
     d_exponent: Number
-    loss_coef: Number
+    loss_intercept: Number
     loss_exponent: Number
 
     @property
@@ -144,15 +144,15 @@ class OptimalPath:
 
     def n_opt(self, c: Number) -> Number:
         """Parameters at the optimum of `c` FLOPs."""
-        return np.exp(np.log(self.n_coef) + self.n_exponent * np.log(c))
+        return np.exp(self.n_intercept + self.n_exponent * np.log(c))
 
     def d_opt(self, c: Number) -> Number:
         """Tokens at the optimum of `c` FLOPs."""
-        return np.exp(np.log(self.d_coef) + self.d_exponent * np.log(c))
+        return np.exp(self.d_intercept + self.d_exponent * np.log(c))
 
     def loss(self, c: Number) -> Number:
         """Lowest loss at `c` FLOPs. A pure power law: it has no floor, so far extrapolation is optimistic."""
-        return np.exp(np.log(self.loss_coef) + self.loss_exponent * np.log(c))
+        return np.exp(self.loss_intercept + self.loss_exponent * np.log(c))
 
     def __call__(self, flops: Number) -> Number:
         return self.loss(flops)
@@ -174,16 +174,16 @@ class Parabola:
 
 @dataclass(frozen=True, kw_only=True)
 class LrLaw:
-    """Best peak learning rate: lr*(N, D) = coef N^n_exponent D^d_exponent."""
+    """Best peak learning rate: lr*(N, D) = exp(intercept) N^n_exponent D^d_exponent."""
 
     form: ClassVar[str] = "lr"
     inputs: ClassVar[tuple[str, ...]] = ("n", "d")
-    coef: Number
+    intercept: Number
     n_exponent: Number
     d_exponent: Number
 
     def __call__(self, n: Number, d: Number) -> Number:
-        return np.exp(np.log(self.coef) + self.n_exponent * np.log(n) + self.d_exponent * np.log(d))
+        return np.exp(self.intercept + self.n_exponent * np.log(n) + self.d_exponent * np.log(d))
 
 
 Law = LossSurface | KaplanSurface | PowerLaw | OptimalPath | Parabola | LrLaw

@@ -52,8 +52,8 @@ def least_squares(design: FloatArray, y: FloatArray, weights: FloatArray) -> Lin
     spare = len(y) - design.shape[1]
     variance = objective / spare if spare else np.nan
     return Line(
-        coef=coef,
-        covariance=variance * np.linalg.inv(design.T @ (weights[:, None] * design)),
+        coef=np.asarray(coef, float),
+        covariance=np.asarray(variance * np.linalg.inv(design.T @ (weights[:, None] * design)), float),
         spare=spare,
         objective=objective,
         noise=float(np.sqrt(variance)),

@@ -94,7 +94,7 @@ def fit_lr_optimum(runs: Runs, *, level: float = 0.9, draws: int = 1000, seed: i
             for name in ("n_exponent", "d_exponent")
         },
         used=tuple(source["id"]),
-        left_out={row.id: row.reason for row in edge.itertuples()} if len(kept) else {},
+        left_out=dict(zip(edge["id"], edge["reason"], strict=True)) if len(kept) else {},
         warnings=tuple(warnings),
         draws=sampled,
         domain={"n": (source["n"].min(), source["n"].max()), "d": (source["d"].min(), source["d"].max())},
@@ -107,4 +107,4 @@ def _draws(names: list[str], coef: FloatArray, n0: float, d0: float) -> dict[str
     by_name = dict(zip(names, coef.T, strict=True))
     zero = np.zeros(len(coef))
     p, q = by_name.get("n_exponent", zero), by_name.get("d_exponent", zero)
-    return {"coef": np.exp(by_name["mean"] - p * n0 - q * d0), "n_exponent": p, "d_exponent": q}
+    return {"intercept": by_name["mean"] - p * n0 - q * d0, "n_exponent": p, "d_exponent": q}

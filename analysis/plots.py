@@ -11,9 +11,16 @@ from itertools import cycle
 from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from analysis.advise import lowest_loss
+from analysis.backtest import Backtest
+from analysis.influence import Influence
 from analysis.isoflop import fit_levels
+from analysis.ladder import Rung
 from analysis.laws import FloatArray, OptimalPath
 from analysis.lr import optima
 from analysis.result import Fit
@@ -32,8 +39,6 @@ FLOPS_LABEL = {"exact": "training FLOPs, exact", "6nd": "training FLOPs, 6 N D"}
 
 def shades(count: int) -> list[Any]:
     """`count` colours whose lightness falls steadily, so that they keep their order in grey."""
-    from matplotlib import colormaps
-
     return [colormaps["viridis"](x) for x in np.linspace(0.85, 0.1, count)]
 
 
@@ -56,31 +61,45 @@ def _by_size(ax: Axes, points: Points, x: FloatArray, y: FloatArray) -> None:
         dots.set_urls([f"#{points.ids[i]}" for i in rows])
 
 
-def loss_vs_compute(ax: Axes, points: Points, fit: Fit[Any] | None, *, reach: float = 10.0, level: float = 0.9) -> Axes:
-    """Every point's loss against its compute, and the fitted lowest loss with its band, `reach` times beyond the data."""
+def loss_vs_compute(
+    ax: Axes,
+    points: Points,
+    fit: Fit[Any] | None,
+    *,
+    sizes: Sequence[Rung] = (),
+    reach: float = 10.0,
+    level: float = 0.9,
+    flops: str = "exact",
+) -> Axes:
+    """Every point's loss against its compute, and the fitted lowest loss with its band, `reach` times beyond the data.
+
+    With `sizes` a surface's lowest loss is over these models and their exact FLOPs; without, under C = 6 N D.
+    """
     _by_size(ax, points, points.flops, points.loss)
+    largest = float(points.flops.max())
     if fit is not None:
-        c = np.geomspace(points.flops.min(), reach * points.flops.max(), 80)
-        ax.plot(c, lowest_loss(fit.law, c), color=DARK, lw=1.5, label=fit_label(fit))
+        c = np.geomspace(points.flops.min(), reach * largest, 80)
+        ax.plot(c, lowest_loss(fit.law, c, sizes), color=DARK, lw=1.5, label=fit_label(fit), zorder=2)
         drawn = fit.law_draws
         if drawn is not None:
-            curves = np.array([np.asarray(lowest_loss(drawn, value)) for value in c])
-            low, high = np.quantile(curves, [(1 - level) / 2, (1 + level) / 2], axis=1)
+            low, high = np.quantile(
+                [lowest_loss(drawn, x, sizes) for x in c], [(1 - level) / 2, (1 + level) / 2], axis=1
+            )
             ax.fill_between(c, low, high, color=DARK, alpha=0.15, lw=0, label=f"{level:.0%} interval of the fit")
-        ax.axvline(points.flops.max(), color=FAINT, lw=0.8, ls=":")
-        ax.annotate(
-            "largest run", (points.flops.max(), 1), xycoords=("data", "axes fraction"), xytext=(4, -10),
-            textcoords="offset points", fontsize=8, color="#5b6770",
-        )  # fmt: skip
-    ax.set(xscale="log", yscale="log", ylabel="validation loss (nats per token)")
-    _plain_ticks(ax)
+    ax.axvline(largest, color=FAINT, lw=0.8, ls=":")
+    ax.annotate(
+        "largest run",
+        (largest, 1),
+        xycoords=("data", "axes fraction"),
+        xytext=(4, -10),
+        textcoords="offset points",
+        fontsize=8,
+        color="#5b6770",
+    )
+    ax.set(xscale="log", yscale="log", xlabel=FLOPS_LABEL[flops], ylabel="validation loss (nats per token)")
+    _few_ticks(ax.yaxis)
     ax.legend(fontsize=8, frameon=False)
     return ax
-
-
-def lowest_loss(law: Any, c: Any) -> Any:
-    """Loss at the law's own optimum of `c` FLOPs (for a surface under C = 6 N D)."""
-    return law.loss(c) if isinstance(law, OptimalPath) else law.loss(law.n_opt(c), law.d_opt(c))
 
 
 def fit_label(fit: Fit[Any]) -> str:
@@ -93,13 +112,22 @@ def fit_label(fit: Fit[Any]) -> str:
     return f"{law.form} at its optimum"
 
 
-def _plain_ticks(ax: Axes) -> None:
-    """A log axis of losses spans less than a decade: plain numbers, a few of them."""
-    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+def _few_ticks(axis: Axis) -> None:
+    """Plain numbers on a log axis that spans little more than a decade, where powers of ten alone would be too few."""
+    low, high = axis.get_view_interval()
+    if high / low > 30:
+        return
+    axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]) if high / low < 4 else LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+    axis.set_minor_locator(NullLocator())
 
-    ax.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 2.5, 3, 4, 5, 6, 8)))
-    ax.yaxis.set_major_formatter(ScalarFormatter())
-    ax.yaxis.set_minor_formatter(NullFormatter())
+
+def short(value: float) -> str:
+    """A tick label: 250k, 1.5M, 2B, 0.02, 3.2."""
+    for factor, suffix in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if factor <= abs(value) < 1e12:
+            return f"{value / factor:.3g}{suffix}"
+    return f"{value:.3g}"
 
 
 def loss_by_tokens(ax: Axes, points: Points, fit: Fit[Any] | None) -> Axes:
@@ -110,7 +138,8 @@ def loss_by_tokens(ax: Axes, points: Points, fit: Fit[Any] | None) -> Axes:
         for colour, n in zip(shades(len(size_labels(points))), size_labels(points), strict=True):
             ax.plot(d, fit.law.loss(n, d), color=colour, lw=1.1, zorder=2)
     ax.set(xscale="log", yscale="log", xlabel="training tokens D", ylabel="validation loss (nats per token)")
-    _plain_ticks(ax)
+    _few_ticks(ax.xaxis)
+    _few_ticks(ax.yaxis)
     ax.legend(fontsize=8, frameon=False, title="size", title_fontsize=8)
     return ax
 
@@ -120,7 +149,9 @@ def isoflop_curves(ax: Axes, points: Points, *, params: str = "with_head") -> Ax
     levels = [item for item in fit_levels(points.flops, points.n, points.d, points.loss) if len(item.points) >= 3]
     for colour, marker, dash, item in zip(shades(len(levels)), cycle(MARKERS), cycle(DASHES), levels, strict=False):
         n = points.n[item.points]
-        dots = ax.scatter(n, points.loss[item.points], color=colour, marker=marker, s=30, zorder=3, label=f"{item.flops:.2g}")
+        dots = ax.scatter(
+            n, points.loss[item.points], color=colour, marker=marker, s=30, zorder=3, label=f"{item.flops:.2g}"
+        )
         dots.set_urls([f"#{points.ids[i]}" for i in item.points])
         if item.curve is not None:
             grid = np.geomspace(n.min(), n.max(), 60)
@@ -128,6 +159,7 @@ def isoflop_curves(ax: Axes, points: Points, *, params: str = "with_head") -> Ax
         if item.reason is None:
             ax.scatter([item.n_opt], [item.loss_opt], s=70, facecolor="none", edgecolor=DARK, marker="o", zorder=4)
     ax.set(xscale="log", xlabel=N_LABEL[params], ylabel="validation loss (nats per token)")
+    _few_ticks(ax.xaxis)
     if levels:
         ax.legend(fontsize=8, frameon=False, title="FLOPs", title_fontsize=8)
     return ax
@@ -144,27 +176,33 @@ def surface_contours(ax: Axes, points: Points, fit: Fit[Any], *, params: str = "
     ax.plot(fit.law.n_opt(c), fit.law.d_opt(c), color=ACCENT, lw=1.8, label="compute-optimal path")
     _by_size(ax, points, points.n, points.d)
     ax.set(
-        xscale="log", yscale="log", xlim=(n[0], n[-1]), ylim=(d[0], d[-1]), xlabel=N_LABEL[params], ylabel="training tokens D"
+        xscale="log",
+        yscale="log",
+        xlim=(n[0], n[-1]),
+        ylim=(d[0], d[-1]),
+        xlabel=N_LABEL[params],
+        ylabel="training tokens D",
     )
     ax.legend(fontsize=8, frameon=False)
     return ax
 
 
 def lr_optimum(ax: Axes, runs: Runs) -> Axes:
-    """Loss above the cell's lowest against peak LR, one series a (size, tokens); hollow markers where it is the best."""
+    """Loss above the cell's lowest against peak LR: a marker a size, a dash a token count; circles mark each best LR."""
     means = runs.seed_means.dropna(subset=["lr"])
-    cells = optima(runs)
-    groups = list(means.groupby("cell"))
-    names = {row.id: (row.n, row.d) for row in cells.itertuples()}
-    for colour, marker, dash, (_, cell), row in zip(
-        shades(len(groups)), cycle(MARKERS), cycle(DASHES), groups, cells.itertuples(), strict=False
-    ):
-        curve = cell.groupby("lr")["loss"].min()
-        label = f"N {names[row.id][0]:.2g}, D {names[row.id][1]:.2g}"
-        ax.plot(curve.index, curve - curve.min(), color=colour, marker=marker, ls=dash, ms=4, lw=1, label=label)
-        ax.scatter([row.lr], [0], s=60, facecolor="none", edgecolor=colour, zorder=4)
+    cells = optima(runs).set_index(["n", "d"])
+    sizes, budgets = sorted(means["n"].unique()), sorted(means["d"].unique())
+    for colour, marker, n in zip(shades(len(sizes)), cycle(MARKERS), sizes, strict=False):
+        for dash, d in zip(cycle(DASHES), budgets, strict=False):
+            curve = means[(means["n"] == n) & (means["d"] == d)].groupby("lr")["loss"].min()
+            if curve.empty:
+                continue
+            label = f"N {short(n)}" if d == budgets[-1] else None
+            ax.plot(curve.index, curve - curve.min(), color=colour, marker=marker, ls=dash, ms=4, lw=1, label=label)
+            ax.scatter([cells.loc[(n, d), "lr"]], [0], s=60, facecolor="none", edgecolor=colour, zorder=4)
     ax.set(xscale="log", xlabel="peak LR of the hidden matrices", ylabel="loss above the lowest (nats per token)")
-    ax.legend(fontsize=6.5, frameon=False, ncols=2)
+    _few_ticks(ax.xaxis)
+    ax.legend(fontsize=8, frameon=False)
     return ax
 
 
@@ -175,11 +213,13 @@ def lr_path(ax: Axes, runs: Runs, fit: Fit[Any]) -> Axes:
     for colour, marker, dash, d in zip(shades(len(budgets)), cycle(MARKERS), cycle(DASHES), budgets, strict=False):
         rows = cells[cells["d"] == d]
         known = rows["reason"].isna()
-        ax.scatter(rows["n"][known], rows["lr"][known], color=colour, marker=marker, s=34, label=f"{d:.2g}", zorder=3)
+        ax.scatter(rows["n"][known], rows["lr"][known], color=colour, marker=marker, s=34, label=short(d), zorder=3)
         ax.scatter(rows["n"][~known], rows["lr"][~known], edgecolor=colour, facecolor="none", marker=marker, s=34)
         n = np.geomspace(cells["n"].min(), cells["n"].max(), 40)
         ax.plot(n, fit.law(n, d), color=colour, ls=dash, lw=1)
     ax.set(xscale="log", yscale="log", xlabel="parameters N", ylabel="best peak LR")
+    _few_ticks(ax.xaxis)
+    _few_ticks(ax.yaxis)
     ax.legend(fontsize=8, frameon=False, title="tokens", title_fontsize=8)
     return ax
 
@@ -203,25 +243,59 @@ def curves(ax: Axes, runs: Runs, ids: Sequence[str]) -> Axes:
     return ax
 
 
-def residuals(ax: Axes, points: Points, fit: Fit[Any]) -> Axes:
+def residuals(ax: Axes, points: Points, fit: Fit[Any], *, flops: str = "exact") -> Axes:
     """Measured over fitted loss, in percent, against compute."""
     error = 100 * (points.loss / np.asarray(fit.law.loss(points.n, points.d)) - 1)
     ax.axhline(0, color=FAINT, lw=0.8)
     _by_size(ax, points, points.flops, error)
-    ax.set(xscale="log", ylabel="measured over fitted loss − 1 (%)")
+    ax.set(xscale="log", xlabel=FLOPS_LABEL[flops], ylabel="measured over fitted loss − 1 (%)")
     ax.legend(fontsize=8, frameon=False)
     return ax
 
 
-def tokens_per_param(ax: Axes, fits: dict[str, Fit[Any]], flops_low: float, flops_high: float) -> Axes:
+def tokens_per_param(
+    ax: Axes, fits: dict[str, Fit[Any]], flops_low: float, flops_high: float, *, flops: str = "exact"
+) -> Axes:
     """Compute-optimal tokens per parameter against compute, one line an approach, with its 90 % band where known."""
     c = np.geomspace(flops_low, flops_high, 50)
     for dash, colour, (name, fit) in zip(DASHES, (DARK, ACCENT, "#3d7ea6"), fits.items(), strict=False):
         ax.plot(c, fit.law.d_opt(c) / fit.law.n_opt(c), ls=dash, color=colour, lw=1.5, label=name)
         drawn: Any = fit.law_draws
         if drawn is not None:
-            ratio = np.array([np.asarray(drawn.d_opt(x) / drawn.n_opt(x)) for x in c])
-            ax.fill_between(c, *np.quantile(ratio, [0.05, 0.95], axis=1), color=colour, alpha=0.12, lw=0)
-    ax.set(xscale="log", yscale="log", ylabel="compute-optimal tokens per parameter")
+            with np.errstate(over="ignore", under="ignore", divide="ignore"):
+                log_ratio = np.array([np.log(drawn.d_opt(x)) - np.log(drawn.n_opt(x)) for x in c])
+            low, high = np.exp(np.clip(np.quantile(log_ratio, [0.05, 0.95], axis=1), -50, 50))
+            ax.fill_between(c, low, high, color=colour, alpha=0.12, lw=0)
+    ax.set(xscale="log", yscale="log", xlabel=FLOPS_LABEL[flops], ylabel="compute-optimal tokens per parameter")
+    _few_ticks(ax.yaxis)
+    ax.legend(fontsize=8, frameon=False)
+    return ax
+
+
+def influence(ax: Axes, measured: Influence, *, most: int = 15) -> Axes:
+    """The points whose removal moves log N* at 10x most; those that carry it together are filled."""
+    order = np.argsort(np.abs(measured.shift))[-most:]
+    for row, i in enumerate(order):
+        together = measured.ids[i] in measured.carriers
+        ax.barh(row, 100 * np.expm1(measured.shift[i]), color=ACCENT if together else "none", edgecolor=DARK, lw=0.8)
+    ax.set_yticks(range(len(order)), [measured.ids[i] for i in order], fontsize=7)
+    ax.axvline(0, color=DARK, lw=0.8)
+    ax.set(xlabel="change of N* at 10x the largest compute without the point (%)")
+    return ax
+
+
+def predicted_vs_measured(ax: Axes, held_out: Backtest) -> Axes:
+    """Held-out losses against their prediction from the smaller budgets, with 90 % predictive intervals."""
+    finite = np.isfinite(held_out.high) & (held_out.low > 0)
+    below = np.where(finite, held_out.predicted - held_out.low, 0)
+    above = np.where(finite, held_out.high - held_out.predicted, 0)
+    ax.errorbar(
+        held_out.measured, held_out.predicted, yerr=[below, above], fmt="none", ecolor=FAINT, elinewidth=1.2, capsize=3
+    )
+    dots = ax.scatter(held_out.measured, held_out.predicted, color=ACCENT, s=34, zorder=3)
+    dots.set_urls([f"#{point}" for point in held_out.ids])
+    ends = [held_out.measured.min() * 0.99, held_out.measured.max() * 1.01]
+    ax.plot(ends, ends, color=DARK, lw=1, ls="--", label="predicted = measured")
+    ax.set(xlabel="measured loss (nats per token)", ylabel="predicted from smaller budgets")
     ax.legend(fontsize=8, frameon=False)
     return ax

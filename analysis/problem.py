@@ -14,6 +14,8 @@ from analysis.solver import Objective, Solution, minimise
 
 DEFAULT_NOISE = 0.002
 """Stated prior for the standard deviation of log loss where neither seeds nor enough trunks can show it."""
+MIN_SPARE = 1.5
+"""Effective degrees of freedom below which the residuals say nothing about the noise."""
 N_STARTS = 12
 
 
@@ -112,20 +114,45 @@ class SurfaceProblem:
             return self._run(start, self.z, counts * self.weights, objective, delta).theta, None
         if rivals is None:
             rivals = Rivals(cell=np.arange(len(self.x)), gap=np.zeros(len(self.x)), cluster=np.asarray(clusters))
-        model = self.form.derivatives(theta[None], self.x, self.y)
-        fitted = model.value[0]
-        own = boot.cluster_index(clusters)
-        cluster = boot.cluster_index(rivals.cluster)
-        assumed = None
-        if noise is not None or own.max() + 1 < boot.MIN_CLUSTERS:
-            if noise is None:
-                noise = assumed = float(np.nanmax([self.noise(theta[None]), DEFAULT_NOISE]))
-            sd = noise / np.sqrt(self.weights / self.weights.mean())
-            errors = boot.correlated_noise(cluster, sd[rivals.cell], trunk_share, draws, rng)
-        else:
-            hat = boot.hat_matrix(model.jacobian[0], self.weights)
-            root = np.sqrt(self.weights)
-            scaled = boot.inflate_by_cluster(root * (self.z - fitted), hat, own) / root
-            errors = scaled[rivals.cell] * boot.webb_weights(cluster.max() + 1, draws, rng)[:, cluster]
+        own, cluster = boot.cluster_index(clusters), boot.cluster_index(rivals.cluster)
+        errors, assumed = self._errors(theta, own, cluster, rivals.cell, draws, noise, trunk_share, rng)
+        fitted = self.form.value(theta[None], self.x, self.y)[0]
         target = fitted + boot.lowest_of(rivals.gap + errors, rivals.cell, len(self.x))
         return self._run(start, target, self.weights, objective, delta).theta, assumed
+
+    def _errors(
+        self,
+        theta: FloatArray,
+        own: np.ndarray,
+        cluster: np.ndarray,
+        cell: np.ndarray,
+        draws: int,
+        noise: float | None,
+        trunk_share: float,
+        rng: np.random.Generator,
+    ) -> tuple[FloatArray, float | None]:
+        """Errors of log loss, (draws, candidates), and the noise assumed for them (None if the trunks show it).
+
+        Scale comes from the residuals of least squares, whatever the objective: its projection is known, while a robust fit
+        passes exactly through k points and hides their errors.
+        """
+        squares = self._run(theta[None], self.z, self.weights, "log_mse", np.inf).theta
+        model = self.form.derivatives(squares, self.x, self.y)
+        root = np.sqrt(self.weights / self.weights.mean())
+        residual = root * (self.z - model.value[0])
+        hat = boot.hat_matrix(model.jacobian[0], self.weights)
+        if own.max() + 1 >= boot.MIN_CLUSTERS:
+            scaled = boot.inflate_by_cluster(residual, hat, own) / root
+            weights = boot.webb_weights(cluster.max() + 1, draws, rng)
+            spare = max(1, own.max() + 1 - theta.size)
+            return boot.student_scale(spare, draws, rng) * scaled[cell] * weights[:, cluster], None
+        assumed = None
+        stretch = np.ones((draws, 1))
+        if noise is None:
+            noise, spare = boot.trunk_noise(residual, hat, own, trunk_share)
+            if spare < MIN_SPARE:
+                noise = DEFAULT_NOISE
+            else:
+                stretch = boot.student_scale(spare, draws, rng)
+            assumed = noise
+        return stretch * boot.correlated_noise(cluster, (noise / root)[cell], trunk_share, draws, rng), assumed

@@ -14,8 +14,10 @@ import numpy as np
 import pandas as pd
 
 from analysis import plots, svg
+from analysis.advise import lowest_loss
 from analysis.laws import KaplanSurface, LossSurface, OptimalPath
-from analysis.result import Fit, Interval
+from analysis.result import Fit, Interval, Status
+from analysis.runs import Points
 from analysis.study import Study, left_out_counts
 
 
@@ -74,6 +76,12 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:.{digits}g}"
 
 
+def compute(value: float) -> str:
+    """FLOPs for people: 5.07e14."""
+    mantissa, exponent = f"{value:.2e}".split("e")
+    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+
+
 def span(interval: Interval | None, digits: int = 3) -> str:
     """An interval for people, or that there is none."""
     if interval is None:
@@ -87,14 +95,16 @@ def formula(fit: Fit[Any]) -> str:
     """The fitted law with its numbers, on one line."""
     law = fit.law
     if isinstance(law, LossSurface):
-        floor = f"{law.E:.4g}" if fit.status == "CONVERGED" else "E"
+        # A floor is seen by nobody: it is quoted with its interval or not at all.
+        known = fit.status == Status.CONVERGED and "E" in fit.intervals
+        floor = f"{law.E:.4g} [{span(fit.intervals['E'], 4)}]" if known else "E"
         return f"L(N, D) = {floor} + {law.A:.4g} / N^{law.alpha:.3f} + {law.B:.4g} / D^{law.beta:.3f}"
     if isinstance(law, KaplanSurface):
         return f"L(N, D) = [({law.n_c:.3g} / N)^{law.alpha_n / law.alpha_d:.3f} + {law.d_c:.3g} / D]^{law.alpha_d:.3f}"
     if isinstance(law, OptimalPath):
         return (
-            f"L*(C) = {law.loss_coef:.4g} C^{law.loss_exponent:.4f},  N*(C) = {law.n_coef:.3g} C^{law.n_exponent:.3f},  "
-            f"D*(C) = {law.d_coef:.3g} C^{law.d_exponent:.3f}"
+            f"L*(C) = {np.exp(law.loss_intercept):.4g} C^{law.loss_exponent:.4f},  N*(C) = {np.exp(law.n_intercept):.3g} C^{law.n_exponent:.3f},  "
+            f"D*(C) = {np.exp(law.d_intercept):.3g} C^{law.d_exponent:.3f}"
         )
     return str(law)
 
@@ -107,7 +117,7 @@ def _render(template: str, values: Mapping[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=number, span=span, formula=formula)
+    environment.filters.update(number=number, compute=compute, span=span, formula=formula)
     return environment.get_template(template).render(**values)
 
 
@@ -146,9 +156,9 @@ def all_warnings(study: Study) -> list[tuple[str, Any]]:
 def law_rows(study: Study) -> list[dict[str, Any]]:
     """One row an approach: law, status, exponents of N* and D* with intervals, N* and lowest loss at 10x."""
     target = 10 * float(study.points.flops.max())
+    sizes = study.sizes
     rows = []
     for name, fit in study.fits.items():
-        known = fit.status == "CONVERGED"
         rows.append(
             {
                 "name": name,
@@ -157,10 +167,9 @@ def law_rows(study: Study) -> list[dict[str, Any]]:
                 "a_interval": fit.intervals.get("a", fit.intervals.get("n_exponent")),
                 "n": fit.law.n_opt(target),
                 "n_interval": fit.interval(lambda law: law.n_opt(target)),
-                "loss": plots.lowest_loss(fit.law, target),
-                "loss_interval": fit.interval(lambda law: plots.lowest_loss(law, target)),
+                "loss": lowest_loss(fit.law, target, sizes),
+                "loss_interval": fit.interval(lambda law: lowest_loss(law, target, sizes)),
                 "floor": fit.intervals.get("E"),
-                "known": known,
             }
         )
     return rows
@@ -185,23 +194,15 @@ def run_rows(study: Study) -> list[dict[str, Any]]:
     runs, fit = study.runs, study.fits["surface"]
     used = set(fit.used)
     rows = []
-    for i, row in enumerate(runs.table.itertuples()):
-        raw = runs.records.iloc[i]
-        config = raw.get("config")
+    columns = ["id", "run_id", "n", "d", "flops", "lr", "seed", "loss", "status"]
+    for row, raw in zip(runs.table.to_dict("records"), runs.records.to_dict("records"), strict=True):
+        config, point = raw.get("config"), str(row["id"])
         rows.append(
             {
-                "id": row.id,
-                "anchor": svg.anchor(str(row.id)),
-                "run_id": row.run_id,
-                "size": f"d{row.depth}" if row.depth >= 0 else number(row.n),
-                "n": row.n,
-                "d": row.d,
-                "flops": row.flops,
-                "lr": row.lr,
-                "seed": row.seed,
-                "loss": row.loss,
-                "status": row.status,
-                "role": "in the fit" if row.id in used else str(fit.left_out.get(row.id, "averaged over seeds")),
+                **{name: row[name] for name in columns},
+                "anchor": svg.anchor(point),
+                "size": f"d{row['depth']}" if row["depth"] >= 0 else number(row["n"]),
+                "role": "in the fit" if point in used else str(fit.left_out.get(point, "averaged over seeds")),
                 "config": json.dumps(json.loads(config), indent=1, sort_keys=True) if config else "",
                 "commit": raw.get("git_commit") or "not recorded",
                 "log": raw.get("log_path") or "not recorded",
@@ -220,18 +221,17 @@ def figures(study: Study) -> list[dict[str, str]]:
         for row in run_rows(study)
     }
     surface = study.fits["surface"]
-    found = []
+    found: list[dict[str, str]] = []
 
     def add(title: str, caption: str, draw: Any, **options: Any) -> None:
         image = svg.render(draw, hover=hover, prefix=f"fig{len(found)}", **options)
         found.append({"title": title, "caption": caption, "svg": image})
 
-    flops_label = plots.FLOPS_LABEL[runs.flops]
     add(
         "Loss against compute",
         f"Each point is the best LR of one size and token count. The line is the {study.headline} fit carried to 10 times "
         "the largest run, with its 90 % interval.",
-        lambda ax: plots.loss_vs_compute(ax, points, study.fit).set(xlabel=flops_label),
+        lambda ax: plots.loss_vs_compute(ax, points, study.fit, sizes=study.sizes, flops=runs.flops),
         size=(8.2, 4.4),
     )
     add(
@@ -246,10 +246,14 @@ def figures(study: Study) -> list[dict[str, str]]:
     )
     if study.lr is not None:
         lr = study.lr
-        add("Learning rates", "Circles mark each best LR.", lambda ax: plots.lr_optimum(ax, runs))
+        add(
+            "Learning rates",
+            "A marker a size, a dash a token count; circles mark each best LR.",
+            lambda ax: plots.lr_optimum(ax, runs),
+        )
         add(
             "Best LR by size and budget",
-            "Hollow: the best LR lies at the edge of those tried, so only a bound is known.",
+            "Hollow: the best LR is not bracketed by worse ones, so only a bound is known.",
             lambda ax: plots.lr_path(ax, runs, lr),
         )
     if "isoflop" in study.fits:
@@ -258,22 +262,41 @@ def figures(study: Study) -> list[dict[str, str]]:
             "Hollow circles are the minima.",
             lambda ax: plots.isoflop_curves(ax, points, params=runs.params),
         )
+    if study.backtest is not None:
+        held_out = study.backtest
+        add(
+            "Held-out check",
+            f"The largest budget, predicted by the {held_out.approach} fit of the smaller ones.",
+            lambda ax: plots.predicted_vs_measured(ax, held_out),
+        )
     add(
         "Residuals",
         "Where the surface is off: a pattern here is a law that does not hold.",
-        lambda ax: plots.residuals(ax, points, surface).set(xlabel=flops_label),
+        lambda ax: plots.residuals(ax, points, surface, flops=runs.flops),
     )
+    if study.influence is not None:
+        carried = study.influence
+        add(
+            "Influence",
+            "What leaving out one point does to N* at 10 times the largest compute; filled: the few that do most together.",
+            lambda ax: plots.influence(ax, carried),
+        )
+    largest = float(points.flops.max())
     add(
         "Tokens per parameter",
         "What each approach holds to be compute-optimal, up to 10 times the largest run.",
-        lambda ax: plots.tokens_per_param(
-            ax, study.fits, float(points.flops.min()), 10 * float(points.flops.max())
-        ).set(xlabel=flops_label),
+        lambda ax: plots.tokens_per_param(ax, study.fits, float(points.flops.min()), 10 * largest, flops=runs.flops),
     )
     if "curve" in runs.records:
         add(
-            "Training curves of the points of the fit",
-            "Thin: trunk at constant LR; thick: decay to the budget.",
-            lambda ax: plots.curves(ax, runs, points.ids[-12:]),
+            "Training curves",
+            "Of the points of the fit with most tokens. Thin: trunk at constant LR; thick: decay to the budget.",
+            lambda ax: plots.curves(ax, runs, longest(points)),
         )
     return found
+
+
+def longest(points: Points, count: int = 8) -> list[str]:
+    """Ids of the points with most tokens, by size."""
+    rows = np.lexsort((points.n, -points.d))[:count]
+    return [points.ids[i] for i in rows[np.argsort(points.n[rows], kind="stable")]]

@@ -98,7 +98,8 @@ class Interval:
         if not 0 < level < 1:
             raise ValueError(f"level={level} is not between 0 and 1: pass e.g. .9 for a 90 % interval")
         low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
-        return cls(low=float(low), high=float(high), level=level, se=float(np.std(draws, ddof=1)))
+        se = float(np.std(draws, ddof=1)) if np.isfinite(draws).all() else np.inf
+        return cls(low=float(low), high=float(high), level=level, se=se)
 
     @classmethod
     def unbounded(cls, level: float) -> Interval:
@@ -163,7 +164,11 @@ class Fit(Generic[LawT]):
         None without a bootstrap.
         """
         draws = self.law_draws
-        return None if draws is None else Interval.of(np.asarray(quantity(draws), float), level)
+        if draws is None:
+            return None
+        # A draw far out may overflow: then that end of the interval is infinite, and says so.
+        with np.errstate(over="ignore"):
+            return Interval.of(np.asarray(quantity(draws), float), level)
 
     def extrapolation(self, **inputs: float) -> dict[str, float]:
         """How many times each input lies beyond the range of the points used; 1 inside it."""

@@ -127,7 +127,7 @@ class Runs:
         gap = np.log(means["loss"].to_numpy() / picked["loss"].to_numpy()[cell])
         won = pd.MultiIndex.from_frame(picked[["cell", "setting"]])
         lost = rows["id"][~pd.MultiIndex.from_frame(rows[["cell", "setting"]]).isin(won)]
-        left_out = {**self.left_out, **{point: Reason.NOT_BEST_LR for point in lost}}
+        left_out = {**self.left_out, **dict.fromkeys(lost, Reason.NOT_BEST_LR)}
         warnings = [*self.warnings, *self._edges(picked), *_within_noise(picked, cell, gap, noise)]
         loss, lr = picked["loss"].to_numpy(float), picked["lr"].to_numpy(float)
         if lr_choice == "interpolated":
@@ -152,10 +152,10 @@ class Runs:
         """Points whose best LR has no tried LR on one side. One that was stopped or diverged there was tried."""
         tried = self.table[self.table["status"].isin(["done", "stopped", "diverged"])]
         found = []
-        for row in picked.itertuples():
-            lrs = tried.loc[(tried["n"] == row.n) & (tried["d"] == row.d), "lr"].dropna().unique()
-            if len(lrs) > 1 and not min(lrs) < row.lr < max(lrs):
-                found.append(str(row.id))
+        for row in picked.to_dict("records"):
+            lrs = tried.loc[tried["cell"] == row["cell"], "lr"].dropna().unique()
+            if len(lrs) > 1 and not min(lrs) < row["lr"] < max(lrs):
+                found.append(str(row["id"]))
         if not found:
             return []
         return [
@@ -183,9 +183,9 @@ def _within_noise(picked: pd.DataFrame, cell: np.ndarray, gap: FloatArray, noise
 def _interpolated(picked: pd.DataFrame, means: pd.DataFrame) -> tuple[FloatArray, FloatArray]:
     """Loss and LR at the vertex of the parabola through each best LR and its neighbours; the lowest itself at an edge."""
     losses, lrs = picked["loss"].to_numpy(float).copy(), picked["lr"].to_numpy(float).copy()
-    for i, row in enumerate(picked.itertuples()):
-        curve = means[means["cell"] == row.cell].groupby("lr")["loss"].min()
-        k = curve.index.get_indexer([row.lr])[0]
+    for i, row in enumerate(picked.to_dict("records")):
+        curve = means[means["cell"] == row["cell"]].groupby("lr")["loss"].min()
+        k = int(np.searchsorted(curve.index.to_numpy(float), row["lr"]))
         if 0 < k < len(curve) - 1:
             near = curve.iloc[k - 1 : k + 2]
             c2, c1, c0 = np.polyfit(np.log(near.index.to_numpy()), near.to_numpy(), 2)

@@ -15,10 +15,10 @@ from tinyllm.record import CurvePoint, RunRecord
 
 TRUE_LAW = LossSurface(A=28.0, B=120.0, E=1.8, alpha=0.34, beta=0.37)
 """Over N = n_params_with_head."""
-TRUE_LR = LrLaw(coef=0.35, n_exponent=-0.22, d_exponent=0.0)
+TRUE_LR = LrLaw(intercept=float(np.log(0.35)), n_exponent=-0.22, d_exponent=0.0)
 NOISE = 0.002
 """Standard deviation of log loss, half of its variance common to a trunk."""
-DIVERGES_ABOVE = 5.0
+DIVERGES_ABOVE = 4.0
 """Times the best LR."""
 CORPUS = CorpusFacts(
     name="simulated", digest="0" * 32, vocab_size=1024, seq_len=256, train_tokens=20_000_000, val_tokens=65_536
@@ -29,14 +29,14 @@ def records(
     *,
     depths: Sequence[int] = (2, 3, 4, 5, 6),
     budgets: Sequence[int] = (1_000_000, 2_000_000, 4_000_000, 8_000_000),
-    lrs: Sequence[float] = (0.005, 0.01, 0.02, 0.04, 0.08),
+    lrs: Sequence[float] = (0.01, 0.014, 0.02, 0.028, 0.04, 0.056, 0.08),
     seeds: Sequence[int] = (0,),
     law: LossSurface = TRUE_LAW,
     noise: float = NOISE,
 ) -> list[RunRecord]:
     """One row a (depth, lr, seed, budget), as a finished sweep leaves them: most done, some diverged, some stopped.
 
-    The worst two LRs of each size are stopped after their first budget, and an LR more than 5 times the best diverges.
+    The three LRs farthest from a size's best are stopped after their first budget; more than 4 times the best diverges.
     """
     rng = np.random.default_rng(0)
     rows = []
@@ -45,7 +45,7 @@ def records(
             for seed in seeds:
                 config = _config(depth, lr, seed, budgets)
                 trunk = rng.standard_normal()
-                worst = sorted(lrs, key=lambda x: abs(np.log(x / _best_lr(config))))[-2:]
+                worst = sorted(lrs, key=lambda x: abs(np.log(x / _best_lr(config))))[-3:]
                 for i, budget in enumerate(plan(config).budgets):
                     error = noise * (trunk + rng.standard_normal()) / np.sqrt(2)
                     if lr > DIVERGES_ABOVE * _best_lr(config):
@@ -55,7 +55,7 @@ def records(
                     else:
                         off = np.log(lr / _best_lr(config))
                         loss = law.loss(float(config.model.counts.with_head), float(budget.tokens))
-                        rows.append(_row(config, budget, "done", float(loss * np.exp(0.01 * off**2 + error))))
+                        rows.append(_row(config, budget, "done", float(loss * np.exp(0.03 * off**2 + error))))
     return rows
 
 
@@ -66,7 +66,7 @@ def _best_lr(config: TrainConfig) -> float:
 def _config(depth: int, lr: float, seed: int, budgets: Sequence[int]) -> TrainConfig:
     asked = TrainConfig(
         model=ModelConfig(depth=depth, aspect_ratio=16, target_head_dim=16),
-        optim=OptimConfig(lr=lr, total_batch_size=2048),
+        optim=OptimConfig(lr=lr, total_batch_size=2048, warmup_tokens=16_384),
         horizons=tuple(Horizon(value=float(b)) for b in budgets),
         seed=seed,
     )

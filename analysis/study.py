@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +12,11 @@ import pandas as pd
 
 from analysis import ladder as ladders
 from analysis.advise import Advice, Trial, next_trials, optimum
-from analysis.fit import fit_envelope, fit_surface
+from analysis.backtest import Backtest, backtest
+from analysis.fit import fit_envelope, fit_points, fit_surface
+from analysis.influence import Influence, influence
 from analysis.isoflop import fit_isoflop
+from analysis.ladder import Rung, rungs
 from analysis.laws import LrLaw
 from analysis.lr import fit_lr_optimum
 from analysis.result import Caveat, Fit, Reason, Status, Warn
@@ -44,34 +47,19 @@ class Study:
     advice: tuple[Advice, ...]
     next_trials: tuple[Trial, ...]
     conventions: pd.DataFrame
+    influence: Influence | None
+    backtest: Backtest | None
     warnings: tuple[Warn, ...]
+
+    @property
+    def sizes(self) -> list[Rung]:
+        """The models of the ladder; empty without one."""
+        return [] if self.ladder is None else rungs(self.ladder, self.runs.params)
 
     @property
     def fit(self) -> Fit[Any]:
         """The fit whose advice is given."""
         return self.fits[self.headline]
-
-
-def fit_points(points: Points, *, bootstrap: int = 1000, seed: int = 0, level: float = 0.9, **options: Any) -> Fit[Any]:
-    """The surface of a sweep's points: seeds as weights, residuals resampled by trunk, the choice of LR repeated.
-
-    `options` go to `fit_surface`.
-    """
-    fit = fit_surface(
-        points.n,
-        points.d,
-        points.loss,
-        weights=points.weights,
-        clusters=points.clusters,
-        rivals=points.rivals,
-        noise=points.noise,
-        bootstrap=bootstrap,
-        seed=seed,
-        level=level,
-        ids=points.ids,
-        **options,
-    )
-    return dataclasses.replace(fit, left_out=points.left_out, warnings=(*points.warnings, *fit.warnings))
 
 
 def study(
@@ -100,6 +88,12 @@ def study(
         lr: Fit[LrLaw] | None = fit_lr_optimum(runs, level=level, seed=seed)
     except ValueError as refusal:
         lr, refusals["learning rate"] = None, str(refusal)
+    surface = fits["surface"]
+    carried = None if surface.has(Caveat.FEW_SIZES) else influence(points, surface)
+    try:
+        held_out: Backtest | None = backtest(points, seed=seed)
+    except ValueError as refusal:
+        held_out, refusals["back-test"] = None, str(refusal)
     ladder = ladders.of_runs(runs)
     goals = tuple(targets) or tuple(points.flops.max() * factor for factor in TARGETS)
     advice = tuple(
@@ -119,7 +113,14 @@ def study(
             next_trials(fits["surface"], target_flops=10 * points.flops.max(), ladder=ladder, params=runs.params)
         ),
         conventions=table,
-        warnings=(*disagreements(fits, 10 * float(points.flops.max()), level), *_convention_warning(table)),
+        influence=carried,
+        backtest=held_out,
+        warnings=(
+            *disagreements(fits, 10 * float(points.flops.max()), level),
+            *_convention_warning(table),
+            *(carried.warnings if carried else ()),
+            *(held_out.warnings if held_out else ()),
+        ),
     )
 
 
@@ -143,7 +144,9 @@ def disagreements(fits: dict[str, Fit[Any]], flops: float, level: float) -> list
     for i, one in enumerate(names):
         for other in names[i + 1 :]:
             if known[one].high < known[other].low or known[other].high < known[one].low:
-                detail = f"N* at {flops:.3g} FLOPs: {_span(one, known[one])} and {_span(other, known[other])} do not overlap"
+                detail = (
+                    f"N* at {flops:.3g} FLOPs: {_span(one, known[one])} and {_span(other, known[other])} do not overlap"
+                )
                 found.append(Warn(kind=Caveat.APPROACHES_DISAGREE, detail=detail))
     return found
 
@@ -159,15 +162,14 @@ def conventions(runs: Runs, lr_choice: LrChoice = "lowest") -> pd.DataFrame:
         if f"n_params_{params}" not in runs.records:
             continue
         for flops in ("exact", "6nd"):
-            points = load(runs.records, params=params, flops=flops).best(lr_choice)  # type: ignore[arg-type]
+            points = load(runs.records, params=params, flops=flops).best(lr_choice)
             row: dict[str, Any] = {"params": params, "flops": flops, "surface": np.nan, "envelope": np.nan}
             surface = fit_surface(points.n, points.d, points.loss, weights=points.weights)
             if surface.status == Status.CONVERGED:
                 row["surface"] = surface.law.a
-            try:
+            # Too few budgets on the envelope in this convention: the cell stays empty.
+            with contextlib.suppress(ValueError):
                 row["envelope"] = fit_envelope(points.flops, points.n, points.d, points.loss).law.a
-            except ValueError:
-                pass  # too few budgets on the envelope in this convention: the cell stays empty
             rows.append(row)
     return pd.DataFrame(rows, columns=["params", "flops", "surface", "envelope"])
 

@@ -75,9 +75,9 @@ def _intervals(fit: Fit[Any], level: float) -> dict[str, Interval]:
 
 def _floor(law: LossSurface, loss: FloatArray) -> list[Warn]:
     smallest = float(loss.min())
-    if law.E <= E_IS_ZERO * smallest:
+    if law.E / smallest <= E_IS_ZERO:
         return [Warn(kind=Caveat.E_AT_ZERO, detail=f"E = {law.E:.3g} is at its bound: no floor in these losses")]
-    if law.E >= smallest:
+    if law.E / smallest >= 1:
         return [
             Warn(kind=Caveat.E_ABOVE_SMALLEST_LOSS, detail=f"E = {law.E:.5g} is above the smallest loss {smallest:.5g}")
         ]

@@ -6,13 +6,14 @@ import html
 import io
 import re
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-STYLE = {
+STYLE: dict[str, Any] = {
     "svg.fonttype": "none",  # text stays text: it scales, can be searched and takes the page's font
     "font.family": "sans-serif",
     "font.size": 9.5,
@@ -41,7 +42,8 @@ def render(
     hover: point id -> text shown over it. prefix: makes the element ids of several figures on one page distinct, and the
     same from one run to the next.
     """
-    with mpl.rc_context({**STYLE, "svg.hashsalt": prefix}):
+    settings: Any = {**STYLE, "svg.hashsalt": prefix}
+    with mpl.rc_context(settings):
         figure = Figure(figsize=size, layout="constrained")
         FigureCanvasSVG(figure)
         draw(figure.add_subplot())
