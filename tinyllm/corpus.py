@@ -86,7 +86,7 @@ def prepare(
         "files": text.digest,
         "documents": documents,
         "text_column": text_column,
-        "vocab_size": vocab_size or text.vocab_size,
+        "vocab_size": text.vocab_size if vocab_size is None else vocab_size,
         "seq_len": seq_len or DEFAULT_SEQ_LEN,
         "seed": seed,
         "val_fraction": fraction,
@@ -106,10 +106,11 @@ def default_corpus(data: str | None = None, *, vocab_size: int | None = None, se
     data = data or os.environ.get("TINYLLM_DATA") or "sotu"
     if is_zipf(data):
         chain = ZipfChain.parse(data, vocab_size=vocab_size)
-        data, vocab_size, seq_len = chain.source, chain.vocab_size, seq_len or ZIPF_SEQ_LEN
+        data, vocab_size, seq_len = chain.source, chain.vocab_size, ZIPF_SEQ_LEN if seq_len is None else seq_len
         name = data.translate(str.maketrans(":=,", "---"))
     elif data == "sotu":
-        vocab_size, seq_len = vocab_size or SOTU_VOCAB_SIZE, seq_len or DEFAULT_SEQ_LEN
+        vocab_size = SOTU_VOCAB_SIZE if vocab_size is None else vocab_size
+        seq_len = DEFAULT_SEQ_LEN if seq_len is None else seq_len
         name = f"sotu-V-{vocab_size}"
     else:
         return storage.absolute(data)

@@ -53,11 +53,12 @@ class ZipfChain:
             if match is None:
                 raise ValueError(f"source {source!r}: {part!r} is not understood; write zipf:V=256,s=1.5,order2=0.5")
             values[match[1]] = float(match[2])
-        in_source = int(values["V"]) if "V" in values else None
-        if in_source and vocab_size and in_source != vocab_size:
+        asked = cls.vocab_size if vocab_size is None else vocab_size
+        in_source = int(values.get("V", asked))
+        if vocab_size not in (None, in_source):
             raise ValueError(f"source {source!r} says V={in_source}, --vocab-size says {vocab_size}: give one of them")
         return cls(
-            vocab_size=in_source or vocab_size or cls.vocab_size,
+            vocab_size=in_source,
             s=values.get("s", cls.s),
             order2=values.get("order2", cls.order2),
             seed=seed,
