@@ -16,6 +16,8 @@ DEFAULT_NOISE = 0.002
 """Stated prior for the standard deviation of log loss where neither seeds nor enough trunks can show it."""
 MIN_SPARE = 1.5
 """Effective degrees of freedom below which the residuals say nothing about the noise."""
+LAD_DELTAS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
+"""Huber's function over delta tends to the absolute value: the minimum is followed down."""
 N_STARTS = 12
 
 
@@ -35,12 +37,13 @@ class SurfaceProblem:
 
     def objective_unit(self, objective: str) -> float:
         """What turns the solver's objective into the user's units."""
+        if objective == "log_lad":
+            return 1 / LAD_DELTAS[-1]
         return self.scale**2 if objective in ("least_squares", "huber") else 1.0
 
     def _stages(self, objective: str, delta: float) -> list[Objective]:
         if objective == "log_lad":
-            # Huber / delta tends to the absolute value: follow the minimum down.
-            return [Objective(space="log", delta=10.0**-k) for k in range(3, 9)]
+            return [Objective(space="log", delta=step) for step in LAD_DELTAS]
         if objective in ("log_huber", "log_mse"):
             return [Objective(space="log", delta=delta if objective == "log_huber" else np.inf)]
         return [Objective(space="raw", delta=delta / self.scale if objective == "huber" else np.inf)]

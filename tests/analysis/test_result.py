@@ -1,0 +1,76 @@
+"""A fit as a value: it goes to JSON and back without loss, and predicts with its distance from the data."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from analysis.fit import fit_envelope, fit_power_law, fit_surface
+from analysis.laws import LossSurface, parameters
+from analysis.result import Fit, Interval
+
+LAW = LossSurface(A=406.4, B=410.7, E=1.69, alpha=0.34, beta=0.28)
+N, D = (g.ravel() for g in np.meshgrid(np.geomspace(1e6, 1e8, 5), np.geomspace(1e8, 1e10, 5)))
+LOSS = LAW.loss(N, D) * np.exp(0.002 * np.random.default_rng(0).standard_normal(25))
+
+
+@pytest.mark.parametrize(
+    "fit",
+    [
+        fit_surface(N, D, LOSS, bootstrap=20),
+        fit_surface(N[:6], D[:6], LOSS[:6], bootstrap=5),
+        fit_surface(N, D, LOSS, form="kaplan"),
+        fit_power_law([1.0, 10.0], [3.0, 2.0]),
+        fit_envelope(6 * N * D, N, D, LOSS, draws=10),
+    ],
+    ids=["surface", "unidentified", "kaplan", "power", "envelope"],
+)
+def test_json_round_trip_is_exact(fit):
+    back = Fit.from_json(fit.to_json())
+    assert back.law == fit.law
+    for field in dataclasses.fields(fit):
+        ours, theirs = getattr(fit, field.name), getattr(back, field.name)
+        if field.name == "draws":
+            assert ours.keys() == theirs.keys()
+            for name in ours:
+                np.testing.assert_array_equal(ours[name], theirs[name])
+        else:
+            np.testing.assert_equal(theirs, ours)
+    assert back.to_json() == fit.to_json()
+
+
+def test_unknown_form_is_refused():
+    text = fit_power_law([1.0, 10.0], [3.0, 2.0]).to_json().replace('"power"', '"spline"')
+    with pytest.raises(ValueError, match="form='spline' is not one of"):
+        Fit.from_json(text)
+
+
+def test_prediction_states_its_extrapolation_and_its_interval():
+    fit = fit_surface(N, D, LOSS, bootstrap=200)
+    inside = fit.predict(1e7, 1e9)
+    assert inside.beyond == 1
+    assert LAW.loss(1e7, 1e9) in inside.interval
+    outside = fit.predict(1e9, 1e8)
+    assert outside.extrapolation == pytest.approx({"n": 10.0, "d": 1.0})
+    below = fit.predict(1e5, 1e9)
+    assert below.extrapolation["n"] == pytest.approx(10.0)
+    wide, narrow = fit.predict(1e7, 1e9, level=0.9).interval, fit.predict(1e7, 1e9, level=0.5).interval
+    assert wide.low < narrow.low < narrow.high < wide.high
+
+
+def test_prediction_refuses_wrong_inputs():
+    fit = fit_surface(N, D, LOSS)
+    with pytest.raises(ValueError, match="LossSurface takes n, d; got 1 values"):
+        fit.predict(1e7)
+    with pytest.raises(ValueError, match="must be positive"):
+        fit.predict(0.0, 1e9)
+    assert fit.predict(1e7, 1e9).interval is None
+    with pytest.raises(ValueError, match=r"level=90"):
+        Interval.of(np.arange(5.0), 90)
+
+
+def test_interval_of_any_quantity_comes_from_the_draws():
+    fit = fit_surface(N, D, LOSS, bootstrap=100)
+    expected = [LossSurface(**dict(zip(parameters(LAW), row, strict=True))).n_opt(1e20)
+                for row in np.column_stack([fit.draws[name] for name in parameters(LAW)])]  # fmt: skip
+    assert fit.interval(lambda law: law.n_opt(1e20)).low == pytest.approx(np.quantile(expected, 0.05), rel=1e-12)
