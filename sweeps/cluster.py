@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
@@ -24,6 +25,8 @@ from tinyllm import hardware
 
 T = TypeVar("T")
 
+CONNECT_SECONDS = 5.0
+
 
 def running_address() -> str | None:
     """Address of the cluster this machine belongs to ($RAY_ADDRESS, else the last `ray start`); None without one."""
@@ -38,8 +41,9 @@ def joined(address: str) -> Iterator[str]:
     """
     found = running_address() if address == "auto" else address
     try:
+        _answers(found)
         ray.init(address=found, logging_level=logging.ERROR, log_to_driver=False)
-    except ConnectionError as error:
+    except OSError as error:
         raise ValueError(
             f"no Ray cluster answers at {found} ({error}): start it with `ray up` or `ray start --head`, "
             "or take --address local"
@@ -52,6 +56,13 @@ def joined(address: str) -> Iterator[str]:
         )
     finally:
         ray.shutdown()
+
+
+def _answers(address: str | None) -> None:
+    """Raises OSError unless something listens at HOST:PORT. `ray.init` itself retries a dead address without end."""
+    host, _, port = (address or "").rpartition(":")
+    if port.isdigit():
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
 
 
 def own_resources() -> dict[str, float]:
@@ -104,5 +115,5 @@ def find_device(wanted: str, resources: Resources) -> Device:
 
 def on_a_device(function: Callable[..., T], resources: Resources) -> Callable[..., T]:
     """The function as one that runs on a machine of the cluster, in a process with one worker's resources."""
-    task = ray.remote(function).options(num_cpus=resources.cpus, num_gpus=resources.gpus, max_calls=1)
+    task = ray.remote(num_cpus=resources.cpus, num_gpus=resources.gpus, max_calls=1)(function)
     return lambda *arguments: ray.get(task.remote(*arguments))

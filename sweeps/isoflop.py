@@ -1,4 +1,4 @@
-"""The sweep at constant compute: python -m sweeps.isoflop --depths 2 3 4 5 --lrs 0.01 0.02 0.04 --flops 5e10 1e11 2e11"""
+"""The sweep at constant compute: python -m sweeps.isoflop --depths 2 3 4 --flops 2e11 4e11 8e11"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class IsoFlop(SweepOptions):
     """Model sizes, by number of layers. Default: the preset's."""
     lrs: tuple[float, ...] | None = None
     """Peak LRs of the hidden matrices, applied as given. Default: the preset's."""
-    flops: tuple[str, ...] = ("5e10", "1e11", "2e11")
+    flops: tuple[str, ...] = ("2e11", "4e11", "8e11")
     """Budgets in FLOPs: 1e17, or 100P."""
 
     def grid(self) -> Grid:

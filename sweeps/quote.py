@@ -135,7 +135,9 @@ def refused_table(refused: Iterable[Refused]) -> Table:
     rows: dict[tuple[int, Horizon, str], list[Refused]] = {}
     for cell in refused:
         rows.setdefault((cell.depth, cell.budget, cell.reason), []).append(cell)
-    found = Table(title="Refused: these cells can't be run", title_justify="left", box=None)
+    hint = "A setting that a reason names is given here as, e.g., --set optim.total_batch_size=1024."
+    title = "Refused: these cells can't be run"
+    found = Table(title=title, title_justify="left", caption=hint, caption_justify="left", box=None)
     for name in ("depth", "budget", "cells", "reason"):
         found.add_column(name, justify="right" if name == "cells" else "left", overflow="fold")
     for (depth, budget, reason), cells in rows.items():

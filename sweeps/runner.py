@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-import threading
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import ray
-import ray.tune
 from rich.console import Console
 
-from sweeps import bell, cluster
-from sweeps.family import Family
-from sweeps.grid import Grid, Trial
+from sweeps import cluster
+from sweeps.board import Board
+from sweeps.grid import Grid
 from sweeps.ledger import Ledger
 from sweeps.options import SweepOptions
 from sweeps.pace import Pace
 from sweeps.planned import Planned, plan_sweep
 from sweeps.probe import measure_tflops
-from sweeps.scheduler import Reporter, RungScheduler, TrialQueue
 from sweeps.session import Session
 from sweeps.summary import last_lines
+from sweeps.tuning import INTERRUPTED, train_trials
 from sweeps.view import View
-from tinyllm.worker import Job
 
-MAX_FAILURES = 3  # times a trial whose process died is tried again before it counts as failed
-INTERRUPTED = "interrupted"
 PLAIN_WIDTH = 150  # columns where there is no terminal to measure
 
 
@@ -60,19 +52,7 @@ def run(options: SweepOptions, grid: Grid, command: str) -> int:
         board = planned.board()
         ledger = Ledger(planned.root, limit_hours=limit_hours, price=options.price)
         view = View(board, console, lambda: str(ledger))
-        trials = {t.run_id: t for t in planned.cells.trials}
-        session = Session(
-            root=planned.root,
-            name=options.name,
-            trials=trials,
-            board=board,
-            halving=planned.halving(board),
-            ledger=ledger,
-            pace=Pace(planned.speed),
-            devices={t.run_id: planned.resources(t).devices for t in planned.cells.trials},
-            say=view.say,
-            refresh=view.refresh,
-        )
+        session = open_session(planned, board, ledger, say=view.say, refresh=view.refresh)
         planned.save()
         todo = session.todo(retry_stopped=options.retry_stopped)
         if todo:
@@ -80,69 +60,26 @@ def run(options: SweepOptions, grid: Grid, command: str) -> int:
                 console.print(stack.enter_context(cluster.started(have)), highlight=False)
             console.print(f"{len(todo)} trials to run, {planned.slots} at a time; Ctrl-C ends with everything kept.")
             with view:
-                _tune(planned, session, todo)
+                train_trials(planned, session, todo)
                 session.finish()
     lines, code = last_lines(planned.root, board, command, interrupted=session.closing == INTERRUPTED)
     console.print("\n".join(lines), highlight=False, soft_wrap=True)
     return code
 
 
-def _tune(planned: Planned, session: Session, todo: Sequence[Trial]) -> None:
-    """One Tune run over the trials, in their order."""
-    # Only as many trials as there are slots wait for an actor at a time, so that the order holds.
-    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(planned.slots)
-    os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"  # ours lets the trials save
-    os.environ["TUNE_PRINT_ALL_TRIAL_ERRORS"] = "0"  # the session says it in a line, the trial's log in full
-    options = planned.options
-    jobs = {t.run_id: Job(config=t.config, options=options.run, root=planned.root, sweep=options.name) for t in todo}
-    bundles = {t.run_id: planned.resources(t).bundle for t in todo}
-    sweep_bell = bell.hang_up()
-    trainable = ray.tune.with_resources(
-        ray.tune.with_parameters(Family, jobs=jobs, sweep_bell=sweep_bell),
-        lambda config: ray.tune.PlacementGroupFactory([bundles[config["run_id"]]]),
+def open_session(
+    planned: Planned, board: Board, ledger: Ledger, *, say: Callable[[str], None], refresh: Callable[[], None]
+) -> Session:
+    """The session of a planned sweep."""
+    return Session(
+        root=planned.root,
+        name=planned.options.name,
+        trials={t.run_id: t for t in planned.cells.trials},
+        board=board,
+        halving=planned.halving(board),
+        ledger=ledger,
+        pace=Pace(planned.speed),
+        devices={t.run_id: planned.resources(t).devices for t in planned.cells.trials},
+        say=say,
+        refresh=refresh,
     )
-    tuner = ray.tune.Tuner(
-        trainable,
-        param_space={"run_id": ray.tune.grid_search([t.run_id for t in todo])},
-        tune_config=ray.tune.TuneConfig(
-            scheduler=RungScheduler(session),
-            search_alg=TrialQueue(session, len(todo)),
-            reuse_actors=True,
-            trial_dirname_creator=lambda trial: trial.config["run_id"],
-        ),
-        run_config=ray.tune.RunConfig(
-            name="tune",
-            storage_path=planned.root,
-            failure_config=ray.tune.FailureConfig(max_failures=MAX_FAILURES),
-            callbacks=[Reporter(session)],
-            verbose=0,
-        ),
-    )
-    with _closing_is_told(session, sweep_bell):
-        tuner.fit()
-
-
-@contextlib.contextmanager
-def _closing_is_told(session: Session, sweep_bell: Any) -> Iterator[None]:
-    """When the session closes, its trials hear of it. Ctrl-C and SIGTERM close it; a second one ends at once."""
-
-    def handler(number: int, frame: Any) -> None:
-        if session.closing is not None:
-            raise KeyboardInterrupt
-        session.close(INTERRUPTED)
-
-    def tell_trials() -> None:
-        if (why := session.closed.get()) is not None:
-            session.say(f"{why}; trials save their state and end")
-            bell.ring(sweep_bell)
-
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    thread = threading.Thread(target=tell_trials, daemon=True, name="closing")
-    thread.start()
-    try:
-        yield
-    finally:
-        session.closed.put(None)
-        thread.join()
-        for number, old in before.items():
-            signal.signal(number, old)
