@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from analysis.laws import LossSurface, LrLaw
-from tinyllm.config import CorpusFacts, Horizon, ModelConfig, OptimConfig, TrainConfig
+from tinyllm.config import CorpusFacts, ModelConfig, OptimConfig, TrainConfig
+from tinyllm.horizon import Horizon
 from tinyllm.plan import Budget, Plan, plan, resolve
 from tinyllm.record import CurvePoint, RunRecord
 
@@ -36,7 +37,7 @@ def records(
 ) -> list[RunRecord]:
     """One row a (depth, lr, seed, budget), as a finished sweep leaves them: most done, some diverged, some stopped.
 
-    The three LRs farthest from a size's best are stopped after their first budget; more than 4 times the best diverges.
+    All but the four LRs nearest a size's best are stopped after their first budget; more than 4 times the best diverges.
     """
     rng = np.random.default_rng(0)
     rows = []
@@ -45,12 +46,12 @@ def records(
             for seed in seeds:
                 config = _config(depth, lr, seed, budgets)
                 trunk = rng.standard_normal()
-                worst = sorted(lrs, key=lambda x: abs(np.log(x / _best_lr(config))))[-3:]
+                nearest = sorted(lrs, key=lambda x: abs(np.log(x / _best_lr(config))))[:4]
                 for i, budget in enumerate(plan(config).budgets):
                     error = noise * (trunk + rng.standard_normal()) / np.sqrt(2)
                     if lr > DIVERGES_ABOVE * _best_lr(config):
                         rows.append(_row(config, budget, "diverged", None))
-                    elif lr in worst and i > 0:
+                    elif lr not in nearest and i > 0:
                         rows.append(_row(config, budget, "stopped", None))
                     else:
                         off = np.log(lr / _best_lr(config))

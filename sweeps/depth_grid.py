@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sweeps.grid import Grid
 from sweeps.options import SweepOptions, fill, horizons
-from tinyllm.config import Unit
+from tinyllm.horizon import Unit
 
 
 @dataclass(frozen=True, kw_only=True)

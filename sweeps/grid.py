@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from sweeps.settings import Axis
 from tinyllm import batching, rules
-from tinyllm.config import CorpusFacts, Horizon, TrainConfig, changed
+from tinyllm.config import CorpusFacts, TrainConfig, changed
+from tinyllm.horizon import Horizon
 from tinyllm.plan import FEW_DECAY_STEPS, Plan, plan, resolve
 
 # A decay of fewer steps says more about the schedule than about the model; from here to FEW_DECAY_STEPS plan warns.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from sweeps.grid import Grid
 from tinyllm import presets
-from tinyllm.config import Horizon
+from tinyllm.horizon import Horizon
 
 
 def smoke() -> Grid:

@@ -12,7 +12,8 @@ from sweeps import grids
 from sweeps.grid import Grid
 from sweeps.resources import Resources
 from sweeps.settings import parse_axis, parse_setting
-from tinyllm.config import Horizon, RunOptions, Unit, changed, parse_quantity
+from tinyllm.config import RunOptions, changed
+from tinyllm.horizon import Horizon, Unit, parse_quantity
 
 
 @dataclass(frozen=True, kw_only=True)

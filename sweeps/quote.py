@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from rich.table import Table
 
 from sweeps.grid import Device, Refused, Trial
-from tinyllm.config import Horizon
+from tinyllm.horizon import Horizon
 
 # Share of a GPU's peak that is taken for granted where nothing was measured.
 ASSUMED_MFU = 0.4

@@ -6,7 +6,8 @@ from dataclasses import dataclass, fields
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from tinyllm.config import TrainConfig, parse_quantity
+from tinyllm.config import TrainConfig
+from tinyllm.horizon import parse_quantity
 
 # Swept by flags of their own, or derived.
 RESERVED = {

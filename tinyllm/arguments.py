@@ -8,16 +8,8 @@ from typing import Annotated, Any, TypeVar
 
 import tyro
 
-from tinyllm.config import (
-    DataConfig,
-    Horizon,
-    ModelConfig,
-    OptimConfig,
-    Precision,
-    TrainConfig,
-    Unit,
-    parse_quantity,
-)
+from tinyllm.config import DataConfig, ModelConfig, OptimConfig, Precision, TrainConfig
+from tinyllm.horizon import Horizon, Unit, parse_quantity
 
 T = TypeVar("T")
 

@@ -10,13 +10,14 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal
+
+from tinyllm.horizon import Horizon
 
 # Part of every run_id: raised when the meaning of a schedule, of the order of data or of the
 # initialisation changes, so that old results are never taken for new ones.
 TRAINING_VERSION = 1
 
-Unit = Literal["tokens", "tokens_per_param", "flops", "steps"]
 Optimizer = Literal["muon", "adamw"]
 Schedule = Literal["wsd", "cosine"]
 DecayShape = Literal["linear", "1-sqrt", "cosine"]
@@ -167,52 +168,6 @@ class ModelConfig:
         matmul_params = c.attention + c.mlp + c.head
         attention = sum(12 * self.width * min(window, self.context) for window in self.windows)
         return float(6 * matmul_params + attention)
-
-
-_SUFFIX = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12, "p": 10**15, "e": 10**18}
-
-
-def parse_quantity(text: str) -> float:
-    """'200k' -> 200000.0, '1.5B' -> 1.5e9, '3e17' -> 3e17. Raises ValueError on anything else or not positive."""
-    stripped = text.strip().replace("_", "").replace(",", "")
-    suffix = stripped[-1:].lower()
-    number, factor = (stripped[:-1], _SUFFIX[suffix]) if suffix in _SUFFIX and suffix else (stripped, 1)
-    try:
-        value = float(number) * factor
-    except ValueError:
-        raise ValueError(f"{text!r} is no quantity: write e.g. 200k, 1.5M, 2B or 3e17") from None
-    if not 0 < value < float("inf"):
-        raise ValueError(f"{text!r} must be positive and finite")
-    return value
-
-
-@dataclass(frozen=True, kw_only=True)
-class Horizon:
-    """How long to train: a value and its unit."""
-
-    value: float
-    unit: Unit = "tokens"
-
-    def __post_init__(self) -> None:
-        if self.unit not in get_args(Unit):
-            raise ValueError(f"horizon unit {self.unit!r}: take one of {get_args(Unit)}")
-        if not 0 < self.value < float("inf"):
-            raise ValueError(f"horizon of {self.value} {self.unit}: must be positive and finite")
-
-    def tokens(self, model: ModelConfig, batch_tokens: int) -> float:
-        """The horizon in tokens, before rounding to whole steps."""
-        match self.unit:
-            case "tokens":
-                return self.value
-            case "tokens_per_param":
-                return self.value * model.counts.with_head
-            case "flops":
-                return self.value / model.flops_per_token
-            case "steps":
-                return self.value * batch_tokens
-
-    def __str__(self) -> str:
-        return f"{self.value:g} {self.unit.replace('_', ' ')}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
 """One model on this node: from a config as a person writes it to records. What `tinyllm train` calls, and Python can.
 
->>> from tinyllm.config import Horizon, ModelConfig, TrainConfig
+>>> from tinyllm.config import ModelConfig, TrainConfig
+>>> from tinyllm.horizon import Horizon
 >>> from tinyllm.launch import train
 >>> config = TrainConfig(model=ModelConfig(depth=2), horizons=(Horizon(value=1e6),))  # doctest: +SKIP
 >>> records = train(config, out="out/first")  # doctest: +SKIP

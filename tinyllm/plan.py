@@ -6,14 +6,8 @@ import itertools
 from dataclasses import asdict, dataclass, replace
 
 from tinyllm import rules
-from tinyllm.config import (
-    CorpusFacts,
-    Horizon,
-    ParamCounts,
-    Precision,
-    TrainConfig,
-    canonical_json,
-)
+from tinyllm.config import CorpusFacts, ParamCounts, Precision, TrainConfig, canonical_json
+from tinyllm.horizon import Horizon
 
 # Fewer steps than this give a decay too coarse to reach the loss it stands for.
 FEW_DECAY_STEPS = 10

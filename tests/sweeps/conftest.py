@@ -19,8 +19,9 @@ from ray.cluster_utils import Cluster
 
 from sweeps.grid import Grid
 from sweeps.options import SweepOptions
-from tinyllm.config import DataConfig, Horizon, ModelConfig, OptimConfig, RunOptions, TrainConfig
+from tinyllm.config import DataConfig, ModelConfig, OptimConfig, RunOptions, TrainConfig
 from tinyllm.corpus import prepare
+from tinyllm.horizon import Horizon
 
 SEQ_LEN, BATCH = 32, 128
 

@@ -6,7 +6,8 @@ import pytest
 
 from sweeps.grid import Device, Grid, expand
 from sweeps.settings import Axis
-from tinyllm.config import CorpusFacts, Horizon, ModelConfig, OptimConfig, TrainConfig, changed
+from tinyllm.config import CorpusFacts, ModelConfig, OptimConfig, TrainConfig, changed
+from tinyllm.horizon import Horizon
 
 CORPUS = CorpusFacts(name="c", digest="0", vocab_size=256, seq_len=64, train_tokens=1_000_000, val_tokens=65_536)
 CPU = Device(kind="cpu", name="a CPU", precision="fp32", memory_bytes=None, peak_tflops=None)

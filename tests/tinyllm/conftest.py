@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from tests.tinyllm.child import run_rank
-from tinyllm.config import DataConfig, Horizon, ModelConfig, OptimConfig, TrainConfig
+from tinyllm.config import DataConfig, ModelConfig, OptimConfig, TrainConfig
 from tinyllm.corpus import prepare
 from tinyllm.data import Corpus
+from tinyllm.horizon import Horizon
 from tinyllm.plan import resolve
 from tinyllm.record import RunRecord, read
 from tinyllm.worker import corpus_facts

@@ -8,7 +8,8 @@ import math
 import pytest
 import torch
 
-from tinyllm.config import CorpusFacts, Horizon, ModelConfig, OptimConfig, TrainConfig, changed
+from tinyllm.config import CorpusFacts, ModelConfig, OptimConfig, TrainConfig, changed
+from tinyllm.horizon import Horizon
 from tinyllm.model import build_model
 from tinyllm.optim import Muon, build_optimizers, orthogonalise, parameter_groups, set_schedule
 from tinyllm.plan import plan, resolve

@@ -12,16 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tinyllm import rules
-from tinyllm.config import (
-    CorpusFacts,
-    DataConfig,
-    Horizon,
-    ModelConfig,
-    OptimConfig,
-    TrainConfig,
-    changed,
-    parse_quantity,
-)
+from tinyllm.config import CorpusFacts, DataConfig, ModelConfig, OptimConfig, TrainConfig, changed
+from tinyllm.horizon import Horizon, parse_quantity
 from tinyllm.plan import plan, resolution_warnings, resolve
 
 CORPUS = CorpusFacts(

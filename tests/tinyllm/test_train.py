@@ -295,6 +295,6 @@ def test_arrays_in_memory_train_from_python(tmp_path: Path) -> None:
 
 
 def _steps(n: int):  # type: ignore[no-untyped-def]
-    from tinyllm.config import Horizon
+    from tinyllm.horizon import Horizon
 
     return Horizon(value=n, unit="steps")

