@@ -12,8 +12,9 @@ from sweeps import grids
 from sweeps.grid import Grid
 from sweeps.resources import Resources
 from sweeps.settings import parse_axis, parse_setting
-from tinyllm.config import RunOptions, changed
+from tinyllm.config import changed
 from tinyllm.horizon import Horizon, Unit, parse_quantity
+from tinyllm.options import RunOptions
 
 
 @dataclass(frozen=True, kw_only=True)

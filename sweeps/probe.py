@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 
 from tinyllm import batching, hardware
-from tinyllm.config import RunOptions, TrainConfig
+from tinyllm.config import TrainConfig
 from tinyllm.events import StepDone
+from tinyllm.options import RunOptions
 from tinyllm.plan import plan
 from tinyllm.state import TrainState
 from tinyllm.train import UNTIMED_STEPS, train

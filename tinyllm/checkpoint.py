@@ -28,7 +28,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 from tinyllm import ranks, storage
-from tinyllm.config import TRAINING_VERSION, canonical_json
+from tinyllm.config import TRAINING_VERSION, TrainConfig, canonical_json, differences
 from tinyllm.plan import Plan
 from tinyllm.state import TrainState
 
@@ -117,8 +117,8 @@ def resume(root: str, state: TrainState, plan: Plan, done: Set[int], *, from_ste
         try:
             fork = None
             if entry.fork is not None:
-                fork = _load(storage.join(root, CHECKPOINTS_DIR, entry.fork), state.config.to_json())
-            loaded = _load(entry.path, state.config.to_json())
+                fork = _load(storage.join(root, CHECKPOINTS_DIR, entry.fork), state.config)
+            loaded = _load(entry.path, state.config)
         except DamagedCheckpointError as error:
             log.warning("%s; falling back to the checkpoint before it", error)
             continue
@@ -248,35 +248,17 @@ def _read_files(path: str, names: tuple[str, ...]) -> dict[str, bytes]:
     return files
 
 
-def _load(path: str, config: str) -> dict[str, Any]:
+def _load(path: str, config: TrainConfig) -> dict[str, Any]:
     files = _read_files(path, ("model.safetensors", "optimizer.pt", "state.json", "config.json"))
-    _refuse_other_config(json.loads(files["config.json"]), json.loads(config), path)
+    if found := differences(TrainConfig.from_json(files["config.json"].decode()), config):
+        raise ValueError(
+            f"checkpoint {path} belongs to another run: {'; '.join(found)}. "
+            "Restore these settings to go on with it, or choose another output directory"
+        )
     state = torch.load(io.BytesIO(files["optimizer.pt"]), map_location="cpu", weights_only=True)
     state.update(json.loads(files["state.json"]))
     state["model"] = load_tensors(files["model.safetensors"])
     return state
-
-
-def _refuse_other_config(saved: dict[str, Any], asked: dict[str, Any], path: str) -> None:
-    """Horizons may be added to a trunk; anything else that differs names another run."""
-    differing = []
-    for section in sorted(set(saved) | set(asked)):
-        if section == "horizons" and asked["optim"]["schedule"] == "wsd":
-            continue
-        before, now = saved.get(section), asked.get(section)
-        if isinstance(before, dict) and isinstance(now, dict):
-            differing += [
-                f"{section}.{k} {before.get(k)!r} -> {now.get(k)!r}"
-                for k in sorted(set(before) | set(now))
-                if before.get(k) != now.get(k) and (section, k) not in {("data", "data"), ("data", "max_epochs")}
-            ]
-        elif before != now:
-            differing.append(f"{section} {before!r} -> {now!r}")
-    if differing:
-        raise ValueError(
-            f"checkpoint {path} belongs to another run: {'; '.join(differing)}. "
-            "Restore these settings to go on with it, or choose another output directory"
-        )
 
 
 def _sha256(data: bytes) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ import tyro
 
 from tinyllm import presets
 from tinyllm.arguments import ConfigArguments, parse
-from tinyllm.config import RunOptions
+from tinyllm.options import RunOptions
 
 COMMANDS = {
     "prepare": "text -> tokenizer, token shards in Parquet, manifest",
@@ -43,7 +44,7 @@ class Prepare:
     """Share of the documents held out for validation. Default: .05 for sotu, else .01."""
     shards: int | None = None
     """Training files. Default: one for each 64 MiB of text."""
-    documents: Literal["files", "lines"] = "files"
+    documents: Literal["files", "paragraphs", "lines"] = "files"
     """What a document of a plain text file is."""
     text_column: str = "text"
     """Column of the text in JSON lines and Parquet."""
@@ -110,6 +111,7 @@ def prepare(args: Prepare) -> None:
     from tinyllm.corpus import prepare as prepare_corpus
     from tinyllm.show import human
 
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     options = asdict(args)
     manifest = prepare_corpus(options.pop("source"), options.pop("out"), **options)
     print(f"{args.out}: {manifest.name}, {human(manifest.train_tokens)} training tokens, digest {manifest.digest}")

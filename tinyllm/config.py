@@ -1,4 +1,4 @@
-"""What is trained (`TrainConfig`) and how it is run (`RunOptions`); the first names a trial, the second does not.
+"""What is trained: `TrainConfig`, which names a trial. How it is run stands in `tinyllm.options`.
 
 Frozen, keyword-only dataclasses, changed only by copy. Loads neither torch nor Ray. `None` in a field means
 "derived": `tinyllm.plan.resolve` fills every one of them by a named rule of `tinyllm.rules`.
@@ -316,53 +316,6 @@ class TrainConfig:
         return _build(cls, json.loads(text))
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunOptions:
-    """How and where a trial runs. Nothing here changes its losses (beyond rounding), so nothing here names it."""
-
-    device: Literal["auto", "cuda", "mps", "cpu"] = "auto"
-    """auto = CUDA, else Apple's GPU, else the CPU."""
-    compile: bool | None = None
-    """torch.compile. Default: on for CUDA, off elsewhere."""
-    deterministic: bool = False
-    """Bit-identical resume on CUDA, slower. The CPU is deterministic without it."""
-    device_batch_size: int | None = None
-    """Rows a rank takes at once; gradients accumulate up to --total-batch-size. Default: by memory."""
-    log_every: int = 10
-    """Steps between lines of the log; 0 = off."""
-    eval_every: int = 0
-    """Steps between evaluations of the trunk; 0 = only where a budget ends."""
-    sample_every: int = 0
-    """Steps between samples of text; 0 = off."""
-    save_every: int = 0
-    """Steps between checkpoints; 0 = at forks and at the end alone."""
-    keep: int = 2
-    """Newest checkpoints kept beside those still needed."""
-    save_weights: bool = True
-    """Keep the decayed weights of each budget, for `tinyllm sample` and `tinyllm export`."""
-    resume_from: int | None = None
-    """Continue from the newest checkpoint up to this step instead of the newest of all."""
-    stop_after: int | None = None
-    """End after this many steps of the trunk without changing the schedule; the same command without it goes on."""
-    wandb: Literal["online", "offline", "disabled"] = "disabled"
-    """Weights & Biases."""
-    wandb_project: str = "tinyllm"
-    """Project in Weights & Biases."""
-    peak_tflops: float | None = None
-    """Peak TFLOP/s of one device in the precision used, for MFU. Default: looked up by the chip's name."""
-
-    def __post_init__(self) -> None:
-        for name in ("log_every", "eval_every", "sample_every", "save_every"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} {getattr(self, name)} must be 0 (off) or more steps")
-        for name in ("device_batch_size", "stop_after", "peak_tflops"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ValueError(f"{name} {value} must be positive")
-        if self.keep < 1:
-            raise ValueError(f"keep {self.keep}: at least the newest checkpoint is kept")
-
-
 def canonical_json(value: Any) -> str:
     """JSON with sorted keys and no spaces. Raises ValueError on NaN and infinities."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -386,6 +339,27 @@ def _build(cls: type, values: dict[str, Any]) -> Any:
     if "horizons" in built:
         built["horizons"] = tuple(Horizon(**h) for h in built["horizons"])
     return cls(**built)
+
+
+def differences(before: TrainConfig, now: TrainConfig) -> list[str]:
+    """Where two configs name different runs, as "optim.lr 0.01 -> 0.02"; empty when they are one run.
+
+    A trunk may be given other horizons, and its corpus may lie elsewhere.
+    """
+    free = {"data.data", "data.max_epochs"} | ({"horizons"} if now.optim.schedule == "wsd" else set())
+    old, new = _flat(asdict(before)), _flat(asdict(now))
+    return [
+        f"{name} {old.get(name)!r} -> {new.get(name)!r}"
+        for name in sorted(old.keys() | new.keys())
+        if name not in free and old.get(name) != new.get(name)
+    ]
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return found
 
 
 def changed(config: Any, path: str, value: Any) -> Any:

@@ -54,5 +54,3 @@ class Horizon:
 
     def __str__(self) -> str:
         return f"{self.value:g} {self.unit.replace('_', ' ')}"
-
-

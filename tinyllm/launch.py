@@ -21,12 +21,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tinyllm import batching, hardware, record, storage
-from tinyllm.config import RunOptions, TrainConfig
+from tinyllm.config import TrainConfig, differences
+from tinyllm.core_eval import tasks_of
 from tinyllm.corpus import default_corpus
 from tinyllm.data import ArrayCorpus, Corpus, TokenSource
+from tinyllm.options import RunOptions
 from tinyllm.plan import Plan, plan, resolution_warnings, resolve
 from tinyllm.record import RunRecord
 from tinyllm.worker import Job, corpus_facts, group_trainer, local_trainer
+
+RUN_FILE = "run.json"  # the config of the run that a directory holds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,18 +85,22 @@ def train(
     Raises ValueError with the remedy for a user's mistakes.
     """
     options = options or RunOptions()
+    if options.core_data is not None:
+        options = replace(options, core_data=storage.absolute(options.core_data))
     device = hardware.pick_device(options.device)
     precision = hardware.computed_precision(device) if asked.precision == "auto" else asked.precision
     arrays = _arrays(asked, tokens, val_tokens)
     prepared = prepare_run(asked, precision, arrays)
     config = prepared.config
     job = Job(config=config, options=options, root=storage.absolute(out))
+    _refuse_another_run(job)
     world = n_workers or (hardware.device_count(device) if arrays is None else 1)
     if arrays is not None and world > 1:
         raise ValueError(f"n_workers {world}: arrays in memory are trained on by one worker; prepare a corpus instead")
     # What would fail in every worker is refused here, once, with its remedy.
     memory = hardware.memory_bytes(device)
     batching.device_rows(prepared.plan, config.model, precision, world, options.device_batch_size, memory)
+    tasks_of(options, prepared.corpus)
     if echo is not None:
         for warning in prepared.warnings:
             echo(f"warning: {warning}")
@@ -103,6 +111,19 @@ def train(
         _train_in_group(job, world, device.type == "cuda")
     planned = {b.tokens for b in prepared.plan.budgets}
     return [r for r in record.read(job.root, config.run_id) if r.planned_tokens in planned]
+
+
+def _refuse_another_run(job: Job) -> None:
+    """A directory holds one run: a changed setting is told apart from a longer horizon, which continues it."""
+    path = storage.join(job.root, RUN_FILE)
+    if storage.exists(path):
+        found = differences(TrainConfig.from_json(storage.read_bytes(path).decode()), job.config)
+        if found:
+            raise ValueError(
+                f"{job.root} holds another run: {'; '.join(found)}. "
+                "Restore these settings to go on with it, or choose another --name"
+            )
+    storage.write_bytes(path, job.config.to_json().encode())
 
 
 def _arrays(asked: TrainConfig, tokens: np.ndarray | None, val_tokens: np.ndarray | None) -> ArrayCorpus | None:

@@ -18,11 +18,11 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from tinyllm import ranks
-from tinyllm.config import RunOptions
 from tinyllm.data import Feed, TokenSource
 from tinyllm.evaluate import Evaluation, StopRequestedError, evaluate
 from tinyllm.events import Diverged, Evaluated, Event, Forked, HorizonReached, StepDone, Stopped
 from tinyllm.optim import set_schedule
+from tinyllm.options import RunOptions
 from tinyllm.record import CurvePoint
 from tinyllm.state import TrainState
 
@@ -164,11 +164,11 @@ class _Loop:
             # What is logged and evaluated on the trunk must not depend on where its forks are: another budget
             # would change the record of this one.
             log = state.step % self.log_every == 0 or branch_ends
-            save = bool(options.save_every) and state.step % options.save_every == 0
+            readers_due = options.due(state.step)
             evaluate_now = bool(options.eval_every) and state.step % options.eval_every == 0 and not branch_ends
             if self.steps_here == UNTIMED_STEPS:
                 self._restart_clock()
-            if not (log or save or evaluate_now or last):
+            if not (log or readers_due or last):
                 yield StepDone(**state.position, lr=lr)
                 continue
             event = self._measure(measured, lr, log=log)

@@ -19,9 +19,10 @@ from ray.cluster_utils import Cluster
 
 from sweeps.grid import Grid
 from sweeps.options import SweepOptions
-from tinyllm.config import DataConfig, ModelConfig, OptimConfig, RunOptions, TrainConfig
+from tinyllm.config import DataConfig, ModelConfig, OptimConfig, TrainConfig
 from tinyllm.corpus import prepare
 from tinyllm.horizon import Horizon
+from tinyllm.options import RunOptions
 
 SEQ_LEN, BATCH = 32, 128
 

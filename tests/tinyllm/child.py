@@ -8,8 +8,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-from tinyllm.config import RunOptions, TrainConfig
+from tinyllm.config import TrainConfig
 from tinyllm.events import Event
+from tinyllm.options import RunOptions
 from tinyllm.worker import Job, run
 
 

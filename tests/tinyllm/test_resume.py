@@ -14,7 +14,8 @@ import torch
 from safetensors.torch import load_file
 
 from tinyllm.checkpoint import entries
-from tinyllm.config import RunOptions, TrainConfig
+from tinyllm.config import TrainConfig
+from tinyllm.options import RunOptions
 from tinyllm.record import RunRecord, read
 from tinyllm.worker import Job, run
 

@@ -14,11 +14,12 @@ import torch.nn.functional as F
 
 from tinyllm import hardware
 from tinyllm.checkpoint import entries
-from tinyllm.config import ModelConfig, RunOptions, TrainConfig
+from tinyllm.config import ModelConfig, TrainConfig
 from tinyllm.data import ArrayCorpus, Corpus
 from tinyllm.evaluate import evaluate
 from tinyllm.events import Diverged, Evaluated, Forked, HorizonReached, StepDone, Stopped
 from tinyllm.launch import train as train_model
+from tinyllm.options import RunOptions
 from tinyllm.plan import plan
 from tinyllm.record import RunRecord, read
 from tinyllm.state import TrainState

@@ -1,0 +1,131 @@
+"""`tinyllm train` and friends as a person calls them: one directory, one run; mistakes are told in one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tinyllm.cli import main
+from tinyllm.record import read
+
+TINY = [
+    "--depth", "2", "--aspect-ratio", "16", "--target-head-dim", "16", "--total-batch-size", "512",
+    "--warmup-tokens", "2048", "--lr", "0.02", "--eval-tokens", "640",
+]  # fmt: skip
+
+
+def tinyllm(*argv: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    return int(ended.value.code or 0)
+
+
+def test_train_continues_and_refuses_another_run(
+    zipf_path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ["train", *TINY, "--data", zipf_path, "--out", str(tmp_path)]
+    assert tinyllm(*common, "--steps", "10") == 0
+    assert "budget 5,120 tokens | val_loss" in capsys.readouterr().out
+    assert tinyllm(*common, "--steps", "10", "20") == 0  # a longer horizon goes on
+    assert [r.steps for r in read(str(tmp_path / "train"))] == [10, 20]
+    report = (tmp_path / "train" / "report.md").read_text()
+    assert "5,120" in report and "10,240" in report and '"depth": 2' in report
+    assert tinyllm(*common, "--steps", "10", "--seed", "1", "--decay-share", "0.3") == 2
+    error = capsys.readouterr().err
+    assert "optim.decay_share 0.2 -> 0.3; seed 0 -> 1" in error
+    assert "choose another --name" in error
+    assert len(read(str(tmp_path / "train"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--steps", "10", "--tokens", "1k"], "--tokens, --steps: how long to train is said in one unit"),
+        (["--steps", "10", "--seq-len", "33"], "tinyllm prepare --seq-len 33"),
+        (["--steps", "10", "--device", "cuda"], "--device cuda: not on this machine; it has"),
+        (["--steps", "10", "--device-batch-size", "3"], "take one of [1, 2, 4, 8, 16]"),
+        (["--steps", "10", "--workers", "3"], "does not divide among 3 ranks: take one of [1, 2, 4, 8, 16] ranks"),
+        (["--preset", "nothing"], "take one of smoke"),
+    ],
+)
+def test_mistakes_are_one_line_with_the_remedy(
+    zipf_path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], argv: list[str], message: str
+) -> None:
+    assert tinyllm("train", *TINY, "--data", zipf_path, "--out", str(tmp_path), *argv) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ")
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert read(str(tmp_path / "train")) == []
+
+
+def test_a_missing_corpus_is_named_with_the_command_that_prepares_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tinyllm("plan", *TINY, "--data", str(tmp_path / "none")) == 2
+    assert "tinyllm prepare" in capsys.readouterr().err
+
+
+def test_plan_prints_counts_budgets_and_time(zipf_path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tinyllm("plan", *TINY, "--data", zipf_path, "--steps", "10", "20", "--tflops", "0.001") == 0
+    out = capsys.readouterr().out
+    for text in ("28,676", "26,628", "24,580", "10,240", "0.733 of the tokens of separate runs", "2 s"):
+        assert text in out, text
+
+
+def test_unknown_commands_and_help() -> None:
+    assert tinyllm("trian") == 2
+    assert tinyllm("--help") == 0
+    assert tinyllm() == 2
+
+
+def test_help_and_plan_of_every_command_load_no_torch(zipf_path: str) -> None:
+    code = (
+        "import sys; from tinyllm.cli import main\n"
+        "try: main(['train', '--help'])\n"
+        "except SystemExit: pass\n"
+        "assert not {'torch', 'ray'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_export_round_trip_without_this_package(zipf_path: str, tmp_path: Path) -> None:
+    out = ["--data", zipf_path, "--out", str(tmp_path)]
+    model = ["--window-pattern", "SL", "--n-kv-heads", "1", "--value-embeddings", "True"]
+    assert tinyllm("train", *TINY, *model, *out, "--steps", "10") == 0
+    (weights,) = (tmp_path / "train" / "runs").glob("*/weights/5120")
+    exported = tmp_path / "exported"
+    assert tinyllm("export", str(weights), "--out", str(exported)) == 0
+    script = (
+        "import sys, json, torch; sys.path.insert(0, sys.argv[1]); import model\n"
+        "assert 'tinyllm' not in sys.modules\n"
+        "ids = torch.arange(20)[None] % 64\n"
+        "print(json.dumps(model.load(sys.argv[1])(ids)[0].tolist()))"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", script, str(exported)], check=True, capture_output=True, text=True, cwd=tmp_path
+    )
+    import torch
+
+    from tinyllm.generate import load_model
+
+    loaded, _, tokenizer = load_model(str(weights), "cpu")
+    assert tokenizer is None
+    want = loaded.logits(torch.arange(20)[None] % 64)[0]
+    torch.testing.assert_close(torch.tensor(json.loads(printed.stdout)), want.detach(), rtol=1e-4, atol=1e-4)
+
+
+def test_sampling_ids_that_are_no_text_and_a_directory_that_is_no_checkpoint_are_refused(
+    zipf_path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tinyllm("train", *TINY, "--data", zipf_path, "--out", str(tmp_path), "--steps", "10") == 0
+    (weights,) = (tmp_path / "train" / "runs").glob("*/weights/5120")
+    capsys.readouterr()
+    assert tinyllm("sample", str(weights), "--device", "cpu") == 2
+    assert "no text" in capsys.readouterr().err
+    assert tinyllm("sample", str(tmp_path), "--device", "cpu") == 2
+    assert "is no checkpoint" in capsys.readouterr().err
