@@ -9,9 +9,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import shutil
 import signal
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -93,7 +94,6 @@ def train(
     prepared = prepare_run(asked, precision, arrays)
     config = prepared.config
     job = Job(config=config, options=options, root=storage.absolute(out))
-    _refuse_another_run(job)
     world = n_workers or (hardware.device_count(device) if arrays is None else 1)
     if arrays is not None and world > 1:
         raise ValueError(f"n_workers {world}: arrays in memory are trained on by one worker; prepare a corpus instead")
@@ -101,14 +101,16 @@ def train(
     memory = hardware.memory_bytes(device)
     batching.device_rows(prepared.plan, config.model, precision, world, options.device_batch_size, memory)
     tasks_of(options, prepared.corpus)
+    _refuse_another_run(job)
     if echo is not None:
         for warning in prepared.warnings:
             echo(f"warning: {warning}")
     if world == 1:
-        with _stop_on_interrupt(echo) as should_stop:
+        with _stop_on_interrupt(echo) as should_stop, _ray(needed=options.feed == "ray", workers=world):
             local_trainer(job, corpus=arrays, should_stop=should_stop, echo=echo).fit()
     else:
-        _train_in_group(job, world, device.type == "cuda")
+        with _ray(needed=True, workers=world):
+            group_trainer(job, n_workers=world, use_gpu=device.type == "cuda", cpus_per_worker=1).fit()
     planned = {b.tokens for b in prepared.plan.budgets}
     return [r for r in record.read(job.root, config.run_id) if r.planned_tokens in planned]
 
@@ -156,24 +158,34 @@ def _stop_on_interrupt(echo: Callable[[str], None] | None) -> Iterator[Callable[
         signal.signal(signal.SIGINT, before)
 
 
-def _train_in_group(job: Job, world: int, use_gpu: bool) -> None:
+@contextmanager
+def _ray(*, needed: bool, workers: int) -> Iterator[None]:
+    """A Ray of our own on this machine for the while, where one is needed and none runs in this process."""
     import ray
 
+    if not needed or ray.is_initialized():
+        yield
+        return
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")  # a report waits for the controller's poll
     cores = hardware.usable_cores()
-    threads = max(1, cores // world)
-    with tempfile.TemporaryDirectory(prefix="tinyllm-ray-") as scratch:
+    # Short: Ray puts sockets there, whose paths may not be long.
+    scratch = tempfile.mkdtemp(prefix="tinyllm-")
+    try:
         ray.init(
             address="local",
-            num_cpus=max(cores, world),
+            num_cpus=max(cores, workers),
             include_dashboard=False,
-            log_to_driver=True,
             logging_level="ERROR",
             _temp_dir=scratch,
-            runtime_env={"env_vars": {"OMP_NUM_THREADS": str(threads)}},
+            runtime_env={
+                "env_vars": {
+                    "OMP_NUM_THREADS": str(max(1, cores // workers)),
+                    "TORCH_CPP_LOG_LEVEL": "ERROR",  # DDP's advice on unused parameters (see tinyllm/train.py)
+                }
+            },
         )
-        try:
-            group_trainer(job, n_workers=world, use_gpu=use_gpu, cpus_per_worker=1).fit()
-        finally:
-            ray.shutdown()
-            sys.stdout.flush()
+        yield
+    finally:
+        ray.shutdown()
+        shutil.rmtree(scratch, ignore_errors=True)

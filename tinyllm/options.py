@@ -20,6 +20,8 @@ class RunOptions:
     """Bit-identical resume on CUDA, slower. The CPU is deterministic without it."""
     device_batch_size: int | None = None
     """Rows a rank takes at once; gradients accumulate up to --total-batch-size. Default: by memory."""
+    feed: Literal["files", "ray"] = "files"
+    """Who reads the tokens: each rank from the files in a thread, or Ray Data, where other machines read ahead."""
     log_every: int = 10
     """Steps between lines of the log; 0 = off."""
     eval_every: int = 0

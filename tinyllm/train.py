@@ -23,8 +23,11 @@ from tinyllm.evaluate import Evaluation, StopRequestedError, evaluate
 from tinyllm.events import Diverged, Evaluated, Event, Forked, HorizonReached, StepDone, Stopped
 from tinyllm.optim import set_schedule
 from tinyllm.options import RunOptions
+from tinyllm.read_ahead import ReadAhead
 from tinyllm.record import CurvePoint
 from tinyllm.state import TrainState
+
+Batches = ReadAhead[tuple[np.ndarray, np.ndarray]]  # positions (R,) and rows (R, T + 1) of a rank's share
 
 UNTIMED_STEPS = 2  # the first steps of a process pay for compilation and cold caches
 CHECK_EVERY = 10  # steps between looks at the loss where there is no log
@@ -50,6 +53,7 @@ def train(
     device_rows: int,
     done: Set[int] = frozenset(),
     should_stop: Callable[[], bool] = lambda: False,
+    open_feed: Callable[..., Batches] = Feed,
 ) -> Iterator[Event]:
     """Train from where `state` stands through every budget of its plan that is not `done`.
 
@@ -58,12 +62,13 @@ def train(
         device_rows: rows a rank takes at once; a divisor of its share of the batch.
         done: planned tokens of the budgets whose branches are not needed again.
         should_stop: asked between micro-batches (at log steps where there are several ranks).
+        open_feed: called with the arguments of `tinyllm.data.Feed`, for another way to read the same stream.
 
     Yields:
         StepDone after every optimizer step, Evaluated, Forked at every fork, HorizonReached at every budget; at
         last Diverged or Stopped where the run ends early.
     """
-    loop = _Loop(state, corpus, options, device_rows, should_stop)
+    loop = _Loop(state, corpus, options, device_rows, should_stop, open_feed)
     with closing(loop):
         try:
             yield from loop.run(done)
@@ -79,12 +84,14 @@ class _Loop:
         options: RunOptions,
         device_rows: int,
         should_stop: Callable[[], bool],
+        open_feed: Callable[..., Batches],
     ) -> None:
         self.state, self.corpus, self.options, self.device_rows = state, corpus, options, device_rows
         self.config, self.plan = state.config, state.plan
         self.alone = ranks.world_size() == 1
         self.should_stop = should_stop
-        self.feed: Feed | None = None
+        self.open_feed = open_feed
+        self.feed: Batches | None = None
         self.steps_here = 0  # optimizer steps of this process
         self.log_every = options.log_every or CHECK_EVERY
         self.ddp: DistributedDataParallel | None = None
@@ -237,7 +244,7 @@ class _Loop:
 
     def _next_batch(self) -> tuple[np.ndarray, np.ndarray]:
         if self.feed is None:
-            self.feed = Feed(
+            self.feed = self.open_feed(
                 self.corpus,
                 seed=self.config.seed,
                 batch_rows=self.plan.batch_rows,
