@@ -13,7 +13,7 @@ from tinyllm.data import TokenSource
 from tinyllm.model import GPT
 
 # Part of every record: raised when the definition of a metric changes.
-METRIC_VERSIONS = {"val_loss": 1, "val_bpb": 1}
+METRIC_VERSIONS = {"val_loss": 1, "val_bpb": 1, "core": 1}
 
 
 class StopRequestedError(Exception):

@@ -161,9 +161,13 @@ class GPT(nn.Module):
         length = ids_BT.size(1) + (cache.length if cache else 0)
         if length > self.config.context:
             raise ValueError(f"{length} tokens are more than the model's context of {self.config.context}: give fewer")
-        z_BTV = self.head(self.hidden(ids_BT, cache)).float()
+        return self.read_out(self.hidden(ids_BT, cache))
+
+    def read_out(self, hidden: Tensor) -> Tensor:
+        """Soft-capped logits (..., V) in fp32 of `hidden` states (..., D)."""
+        z = self.head(hidden).float()
         cap = self.config.logit_softcap
-        return cap * torch.tanh(z_BTV / cap) if cap else z_BTV
+        return cap * torch.tanh(z / cap) if cap else z
 
     def forward(self, ids_BT: Tensor, targets_BT: Tensor) -> Tensor:
         """Sum of the cross-entropies of all targets in nats; differentiable, never holds (N, V) logits."""

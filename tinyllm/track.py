@@ -8,8 +8,10 @@ from dataclasses import asdict
 from typing import Any
 
 from tinyllm import storage
-from tinyllm.config import RunOptions, TrainConfig
+from tinyllm.config import TrainConfig
+from tinyllm.core_tasks import CoreResult
 from tinyllm.events import Diverged, Evaluated, Event, HorizonReached, StepDone
+from tinyllm.options import RunOptions
 from tinyllm.plan import Plan
 from tinyllm.state import TrainState
 
@@ -44,7 +46,7 @@ class Tracker:
             config={**json.loads(config.to_json()), "plan": asdict(plan)},
         )
         self.run.define_metric("tokens")
-        for prefix in ("trunk", *(f"branch/{b.tokens}" for b in plan.budgets), "val", "train"):
+        for prefix in ("trunk", *(f"branch/{b.tokens}" for b in plan.budgets), "val", "train", "core"):
             self.run.define_metric(f"{prefix}/*", step_metric="tokens")
 
     def _saved_events(self) -> int:
@@ -53,18 +55,20 @@ class Tracker:
         return 0
 
     def event(self, event: Event, state: TrainState, *, mfu: Callable[[float | None], float | None]) -> None:
-        if self.run is None:
-            return
-        values = self._values(event, state, mfu)
-        if not values:
+        self._log(event, self._values(event, state, mfu) if self.run is not None else {})
+
+    def core(self, event: Event, result: CoreResult) -> None:
+        """Log centred accuracies on in-context tasks, measured at an event."""
+        self._log(event, {f"core/{t.label}": t.centred for t in result.tasks} | {"core/mean": result.mean})
+
+    def _log(self, event: Event, values: dict[str, float]) -> None:
+        if self.run is None or not values:
             return
         self.run.log({"tokens": event.tokens, **values}, step=self.events)
         self.events += 1
         storage.write_bytes(self._counter_path, json.dumps({"events": self.events}).encode())
 
-    def _values(
-        self, event: Event, state: TrainState, mfu: Callable[[float | None], float | None]
-    ) -> dict[str, float | None]:
+    def _values(self, event: Event, state: TrainState, mfu: Callable[[float | None], float | None]) -> dict[str, float]:
         prefix = "trunk" if event.branch is None else f"branch/{event.branch.tokens}"
         speed = getattr(event, "tokens_per_second", None)
         match event:
