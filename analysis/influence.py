@@ -14,6 +14,8 @@ from analysis.runs import Points
 
 CARRIED = 3.0
 """Robust standard errors that a few points may move the answer; simulated sweeps without outliers stay below 2.9."""
+SMALL = 0.05
+"""A shift of log N* that changes no decision, however exact the data."""
 FEW = 5
 """Points dropped together: five decided the published exponents of Hoffmann et al. 2022 (Besiroglu et al. 2024)."""
 
@@ -68,10 +70,10 @@ def influence(points: Points, fit: Fit[Any], *, objective: str = "log_huber") ->
     carriers = tuple(points.ids[i] for i in sides[worst])
     warnings = []
     robust_se = float(1.4826 * np.median(np.abs(shift - np.median(shift))) * np.sqrt(len(points)))
-    if abs(joint[worst]) > CARRIED * robust_se:
+    if abs(joint[worst]) > max(CARRIED * robust_se, SMALL):
         detail = (
             f"{count} of {len(points)} points carry the answer: without them N* at 10x changes by a factor "
-            f"{np.exp(joint[worst]):.2f}, {abs(joint[worst]) / robust_se:.1f} standard errors"
+            f"{np.exp(joint[worst]):.2f}, over {CARRIED:g} standard errors"
         )
         warnings.append(Warn(kind=Caveat.INFLUENTIAL_POINTS, detail=detail, points=carriers))
     return Influence(

@@ -147,8 +147,8 @@ class SurfaceProblem:
         if own.max() + 1 >= boot.MIN_CLUSTERS:
             scaled = boot.inflate_by_cluster(residual, hat, own) / root
             weights = boot.webb_weights(cluster.max() + 1, draws, rng)
-            spare = max(1, own.max() + 1 - theta.size)
-            return boot.student_scale(spare, draws, rng) * scaled[cell] * weights[:, cluster], None
+            # G trunks show the scale of their own errors with G - 1 degrees of freedom.
+            return boot.student_scale(own.max(), draws, rng) * scaled[cell] * weights[:, cluster], None
         assumed = None
         stretch = np.ones((draws, 1))
         if noise is None:

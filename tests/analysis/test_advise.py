@@ -1,0 +1,122 @@
+"""Advice against brute force and closed forms."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from analysis.advise import lowest_loss, next_trials, optimum
+from analysis.fit import fit_envelope, fit_power_law, fit_surface
+from analysis.ladder import of_runs, rungs
+from analysis.laws import LossSurface
+from analysis.result import Caveat
+from tinyllm.config import ModelConfig
+
+LAW = LossSurface(A=406.4, B=410.7, E=1.69, alpha=0.34, beta=0.28)
+MODEL = ModelConfig(depth=4, aspect_ratio=64, vocab_size=32768, seq_len=2048)
+N, D = (g.ravel() for g in np.meshgrid(np.geomspace(1e7, 1e9, 6), np.geomspace(1e9, 1e11, 6)))
+FIT = fit_surface(N, D, LAW.loss(N, D) * np.exp(0.001 * np.random.default_rng(0).standard_normal(36)), bootstrap=200)
+
+
+def test_budget_size_and_tokens_ask_the_same_question():
+    by_flops = optimum(FIT, flops=1e20)
+    assert by_flops.n == pytest.approx(FIT.law.n_opt(1e20))
+    assert optimum(FIT, n=by_flops.n).flops == pytest.approx(1e20)
+    assert optimum(FIT, d=by_flops.d).flops == pytest.approx(1e20)
+    assert optimum(FIT, d=by_flops.d).n == pytest.approx(by_flops.n)
+    assert by_flops.n in by_flops.n_interval
+
+
+def test_ladder_advice_is_the_best_of_all_depths_under_exact_flops():
+    c = 1e20
+    advice = optimum(FIT, flops=c, ladder=MODEL)
+    losses = {}
+    for depth in range(1, 60):
+        model = dataclasses.replace(MODEL, depth=depth)
+        losses[depth] = FIT.law.loss(model.counts.with_head, c / model.flops_per_token)
+    assert advice.depth == min(losses, key=losses.get)
+    chosen = dataclasses.replace(MODEL, depth=advice.depth)
+    assert advice.n == chosen.counts.with_head
+    assert advice.d * chosen.flops_per_token == pytest.approx(c)
+    assert advice.loss.value == pytest.approx(losses[advice.depth])
+    assert advice.n_continuous == pytest.approx(FIT.law.n_opt(c))
+
+
+def test_a_table_without_a_ladder_says_that_it_uses_six_n_d():
+    bare, real = optimum(FIT, flops=1e20), optimum(FIT, flops=1e20, ladder=MODEL)
+    assert [warn.kind for warn in bare.warnings] == [Caveat.NO_LADDER]
+    assert real.warnings == ()
+    assert 6 * bare.n * bare.d == pytest.approx(1e20)
+
+
+def test_extrapolation_is_stated_and_warned_of():
+    near, far = optimum(FIT, flops=1e20, ladder=MODEL), optimum(FIT, flops=1e25, ladder=MODEL)
+    assert near.extrapolation == 1
+    assert far.extrapolation > 10
+    assert [warn.kind for warn in far.warnings] == [Caveat.EXTRAPOLATION]
+
+
+def test_an_envelope_advises_the_nearest_depth():
+    c = 6 * N * D
+    fit = fit_envelope(c, N, D, LAW.loss(N, D))
+    advice = optimum(fit, flops=1e20, ladder=MODEL)
+    sizes = rungs(MODEL)
+    assert advice.depth == min(sizes, key=lambda rung: abs(np.log(rung.n / fit.law.n_opt(1e20)))).depth
+    assert advice.loss.value == pytest.approx(fit.law.loss(1e20))
+
+
+def test_mistakes_are_refused():
+    with pytest.raises(ValueError, match="exactly one positive number"):
+        optimum(FIT, flops=1e20, n=1e8)
+    with pytest.raises(ValueError, match="exactly one positive number"):
+        optimum(FIT)
+    with pytest.raises(ValueError, match="exactly one positive number"):
+        optimum(FIT, flops=-1.0)
+    with pytest.raises(ValueError, match="PowerLaw has no optimum"):
+        optimum(fit_power_law([1.0, 2.0, 3.0], [3.0, 2.5, 2.2]), flops=1e20)
+    with pytest.raises(ValueError, match="bootstrap draws"):
+        next_trials(fit_surface(N, D, LAW.loss(N, D)), target_flops=1e22)
+
+
+def test_lowest_loss_over_a_ladder_is_a_lower_envelope():
+    sizes = rungs(MODEL, depths=range(2, 30))
+    c = np.geomspace(1e18, 1e21, 5)
+    lowest = lowest_loss(LAW, c, sizes)
+    for rung in sizes:
+        assert (lowest <= LAW.loss(rung.n, c / rung.flops_per_token) + 1e-12).all()
+    assert lowest_loss(LAW, 1e20) == pytest.approx(LAW.loss(LAW.n_opt(1e20), LAW.d_opt(1e20)))
+
+
+def test_next_trial_does_what_it_promises():
+    """Adding the advised trial, many times over, shrinks the interval at the target by about the gain it states."""
+    target = 100 * float((6 * N * D).max())
+    trials = next_trials(FIT, target_flops=target, count=100)
+    assert trials == sorted(trials, key=lambda trial: trial.gain / trial.flops, reverse=True)
+    assert all(trial.flops <= target / 10 and 0.05 <= trial.gain <= 1 for trial in trials)
+    best = max(trials, key=lambda trial: trial.gain)
+
+    def variance(n, d, seed):
+        errors = np.exp(0.001 * np.random.default_rng(seed).standard_normal(len(n)))
+        fit = fit_surface(n, d, LAW.loss(n, d) * errors, objective="log_mse")
+        return np.log(fit.law.loss(LAW.n_opt(target), LAW.d_opt(target)))
+
+    before = np.var([variance(N, D, seed) for seed in range(60)])
+    after = np.var([variance(np.append(N, best.n), np.append(D, best.d), seed) for seed in range(60)])
+    # 60 sweeps a side: the ratio of variances has a standard error of about 26 %.
+    assert after / before == pytest.approx(1 - best.gain, abs=0.3)
+
+
+def test_ladder_of_a_sample_gives_the_recorded_counts_and_flops(sample_runs):
+    model = of_runs(sample_runs)
+    records = sample_runs.records.drop_duplicates("depth").set_index("depth")
+    for rung in rungs(model, depths=records.index):
+        assert rung.n == records.loc[rung.depth, "n_params_with_head"]
+        assert rung.flops_per_token == records.loc[rung.depth, "flops_per_token"]
+
+
+def test_odd_widths_are_no_rungs():
+    assert [rung.depth for rung in rungs(ModelConfig(aspect_ratio=15, vocab_size=64, seq_len=8), depths=range(1, 7))] == [
+        2,
+        4,
+        6,
+    ]
