@@ -9,19 +9,29 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 import ray.tune
 
 from sweeps import bell
-from sweeps.loop import Ended, LocalLoop
-from tinyllm.events import Diverged, HorizonReached
-from tinyllm.plan import Budget, plan
+from sweeps.local_loop import LocalLoop
+from sweeps.loop import Ended, Loop, Report
+from sweeps.resources import Resources
+from tinyllm.plan import plan
 from tinyllm.recorder import reached_budgets
-from tinyllm.worker import Job, metrics
+from tinyllm.worker import Job
 
 STOP_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """A trial's job and what it may use."""
+
+    job: Job
+    resources: Resources
 
 
 class Family(ray.tune.Trainable):
@@ -34,8 +44,8 @@ class Family(ray.tune.Trainable):
     - `diverged` or `interrupted`, with `done`.
     """
 
-    def setup(self, config: dict[str, Any], *, jobs: Mapping[str, Job], sweep_bell: Any) -> None:
-        self._jobs = jobs
+    def setup(self, config: dict[str, Any], *, jobs: Mapping[str, Assignment], sweep_bell: Any) -> None:
+        self._jobs, self._bell = jobs, sweep_bell
         self._closing = bell.listen(sweep_bell)
         self._begin(config["run_id"], since=psutil.Process().create_time())
 
@@ -47,13 +57,14 @@ class Family(ray.tune.Trainable):
         return True
 
     def _begin(self, run_id: str, *, since: float) -> None:
-        self._job = self._jobs[run_id]
-        self._loop: LocalLoop | None = None
-        self._budgets = plan(self._job.config).budgets
-        done = reached_budgets(self._job.root, run_id)
+        self._assignment = self._jobs[run_id]
+        self._loop: Loop | None = None
+        job = self._assignment.job
+        self._budgets = plan(job.config).budgets
+        done = reached_budgets(job.root, run_id)
         self._pending = [b for b in self._budgets if b.tokens not in done]
         self._gate: dict[str, Any] | None = {
-            "rung": self._rung(self._pending[0]) - 1 if self._pending else len(self._budgets),
+            "rung": self._rung(self._pending[0].tokens) - 1 if self._pending else len(self._budgets),
             "startup_seconds": time.time() - since,
             "planned_tokens": None,
             "val_loss": None,
@@ -65,30 +76,33 @@ class Family(ray.tune.Trainable):
             gate, self._gate = self._gate, None
             return gate
         if self._loop is None:
-            self._loop = LocalLoop(self._job, self._closing)
+            self._loop = self._start()
         else:
             self._loop.go_on()
         report = self._loop.next_report()
-        if isinstance(report, HorizonReached):
-            last = report.budget == self._pending[-1]
-            if last:
-                self._loop.go_on()
-                _raise(self._loop.next_report())
-            # TensorBoard's axis, by Tune's name for it: tokens.
-            return {
-                **metrics(report),
-                "rung": self._rung(report.budget),
-                "timesteps_total": report.budget.tokens,
-                "done": last,
-            }
-        if isinstance(report, Diverged):
+        if isinstance(report, Ended):
+            _raise(report)
+            return {"interrupted": True, "done": True}
+        tokens = report.get("planned_tokens")
+        last = tokens in (None, self._pending[-1].tokens)
+        if last:
+            self._loop.go_on()
             _raise(self._loop.next_report())
-            return {**metrics(report), "done": True}
-        _raise(report)
-        return {"interrupted": True, "done": True}
+        if tokens is None:
+            return {**report, "done": True}
+        # TensorBoard's axis, by Tune's name for it: tokens.
+        return {**report, "rung": self._rung(tokens), "timesteps_total": tokens, "done": last}
 
-    def _rung(self, budget: Budget) -> int:
-        return 1 + [b.tokens for b in self._budgets].index(budget.tokens)
+    def _start(self) -> Loop:
+        job, resources = self._assignment.job, self._assignment.resources
+        if resources.workers == 1:
+            return LocalLoop(job, self._closing)
+        from sweeps.group_loop import GroupLoop  # seconds of imports that one-worker trials need not wait for
+
+        return GroupLoop(job, resources, self._bell)
+
+    def _rung(self, tokens: int) -> int:
+        return 1 + [b.tokens for b in self._budgets].index(tokens)
 
     def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
         """Tune calls this to pause the trial: the loop ends here, its state is in the trial's own directory."""
@@ -107,7 +121,7 @@ class Family(ray.tune.Trainable):
         return loop is None or loop.stop(STOP_TIMEOUT_S)
 
 
-def _raise(report: HorizonReached | Diverged | Ended) -> None:
+def _raise(report: Report) -> None:
     """Raise what ended the loop; nothing when it ended well."""
     assert isinstance(report, Ended), report
     if report.error is not None:

@@ -1,13 +1,9 @@
-"""The training loop of one trial in a thread of its own, halted at every budget until it is told to go on."""
+"""The training loop of one trial as its actor sees it: started, asked for its next report, told to go on or to stop."""
 
 from __future__ import annotations
 
-import queue
-import threading
 from dataclasses import dataclass
-
-from tinyllm.events import Diverged, Event, HorizonReached
-from tinyllm.worker import Job, local_trainer
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,52 +13,18 @@ class Ended:
     error: BaseException | None
 
 
-Report = HorizonReached | Diverged | Ended
+# `tinyllm.worker.metrics` of a budget that was reached or of a run that diverged, or the end.
+Report = dict[str, Any] | Ended
 
 
-class LocalLoop:
-    """A one-worker trial: a TorchTrainer in local mode, in this process.
-
-    A halt costs a message; in return no token is trained on before the sweep has decided that it should be.
-    """
-
-    def __init__(self, job: Job, closing: threading.Event) -> None:
-        """`closing`: the sweep is ending, stop at the next micro-batch."""
-        self._job, self._closing = job, closing
-        self._stopped = threading.Event()
-        self._reports: queue.SimpleQueue[Report] = queue.SimpleQueue()
-        self._permits = threading.Semaphore(0)
-        self._thread = threading.Thread(target=self._run, daemon=True, name=job.config.run_id)
-        self._thread.start()
-
-    def _run(self) -> None:
-        error: BaseException | None = None
-        try:
-            local_trainer(self._job, on_event=self._read, should_stop=self._should_stop).fit()
-        except BaseException as caught:
-            error = caught  # raised again by whoever takes the report
-        self._reports.put(Ended(error=error))
-
-    def _read(self, event: Event) -> None:
-        if isinstance(event, HorizonReached | Diverged):
-            self._reports.put(event)
-        if isinstance(event, HorizonReached):
-            self._permits.acquire()
-
-    def _should_stop(self) -> bool:
-        return self._stopped.is_set() or self._closing.is_set()
+class Loop(Protocol):
+    """Runs from the moment it is made."""
 
     def next_report(self) -> Report:
         """Wait for the next budget, or the end."""
-        return self._reports.get()
 
     def go_on(self) -> None:
-        """Let the loop leave the budget at which it halts."""
-        self._permits.release()
+        """Leave the budget that was reported last."""
 
     def stop(self, timeout_s: float) -> bool:
-        """End the loop at its next micro-batch, its state saved; whether it ended in time."""
-        self._stopped.set()
-        self._permits.release()
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        """End the loop, its state on storage; whether it ended in time."""

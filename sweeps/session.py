@@ -123,6 +123,9 @@ class Session:
         """A report of `sweeps.family.Family`; told twice, it counts once."""
         trial = self.trials[run_id]
         self.ledger.release(run_id)
+        if result.get("val_loss") is None:
+            # A budget may have been recorded by a process that died before it could say so.
+            self._catch_up(run_id)
         if result.get("diverged"):
             for tokens in self.board.missing(run_id):
                 self.board.mark(run_id, tokens, "diverged", reason=result["reason"])
@@ -131,15 +134,26 @@ class Session:
             self.say(f"{describe(trial)}: diverged: {result['reason']}")
         elif (loss := result.get("val_loss")) is not None:
             tokens = int(result["planned_tokens"])
-            if self.board.status[run_id, tokens] == "done":
-                return
             self.pace.ended(run_id, time.monotonic())
-            self.board.mark(run_id, tokens, "done", loss)
-            self.say(f"{describe(trial)}: {tokens:,} tokens, val_loss {loss:.4f}")
-            if self.halving is not None:
-                self.halving.report(run_id, tokens, loss)
+            if self.board.missing(run_id)[:1] < [tokens]:
+                self._catch_up(run_id)
+            self._reached(run_id, tokens, loss)
         elif (startup := result.get("startup_seconds")) is not None:
             self.ledger.charge(startup * self._devices[run_id])
+
+    def _reached(self, run_id: str, tokens: int, loss: float) -> None:
+        if self.board.status[run_id, tokens] == "done":
+            return
+        self.board.mark(run_id, tokens, "done", loss)
+        self.say(f"{describe(self.trials[run_id])}: {tokens:,} tokens, val_loss {loss:.4f}")
+        if self.halving is not None:
+            self.halving.report(run_id, tokens, loss)
+
+    def _catch_up(self, run_id: str) -> None:
+        """Learn what is on record of a trial."""
+        for row in record.read(self.root, run_id):
+            if row.key in self.board.status and row.val_loss is not None:
+                self._reached(run_id, row.planned_tokens, row.val_loss)
 
     def failed(self, run_id: str, reason: str) -> None:
         """It will not be tried again in this session."""

@@ -12,7 +12,7 @@ from typing import Any
 import ray.tune
 
 from sweeps import bell
-from sweeps.family import Family
+from sweeps.family import Assignment, Family
 from sweeps.grid import Trial
 from sweeps.planned import Planned
 from sweeps.scheduler import Reporter, RungScheduler, TrialQueue
@@ -30,12 +30,19 @@ def train_trials(planned: Planned, session: Session, todo: Sequence[Trial]) -> N
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"  # ours lets the trials save
     os.environ["TUNE_PRINT_ALL_TRIAL_ERRORS"] = "0"  # the session says it in a line, the trial's log in full
     options = planned.options
-    jobs = {t.run_id: Job(config=t.config, options=options.run, root=planned.root, sweep=options.name) for t in todo}
-    bundles = {t.run_id: planned.resources(t).bundle for t in todo}
+    # A group's reports are read when its controller polls; its own default of 2 s is longer than a small segment.
+    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
+    jobs = {
+        t.run_id: Assignment(
+            job=Job(config=t.config, options=options.run, root=planned.root, sweep=options.name),
+            resources=planned.resources(t),
+        )
+        for t in todo
+    }
     sweep_bell = bell.hang_up()
     trainable = ray.tune.with_resources(
         ray.tune.with_parameters(Family, jobs=jobs, sweep_bell=sweep_bell),
-        lambda config: ray.tune.PlacementGroupFactory([bundles[config["run_id"]]]),
+        lambda config: ray.tune.PlacementGroupFactory([jobs[config["run_id"]].resources.bundle]),
     )
     tuner = ray.tune.Tuner(
         trainable,

@@ -37,7 +37,9 @@ def test_segments_add_up_to_the_trial() -> None:
 def test_hours_and_money_follow_from_the_speed_of_the_depth() -> None:
     trial = expand(grids.smoke(), SOTU, CPU).trials[0]
     slow, fast = Speed(tflops=1e-3, source="t"), Speed(tflops=1e-3, source="t", by_depth={trial.depth: 2e-3})
-    assert quote(trial, slow).device_hours == pytest.approx(trial.plan.trained_flops / 1e9 / 3600)
+    # Three evaluations of 65,536 tokens, each a forward pass: a third of training.
+    work = trial.plan.trained_flops + 3 * 65_536 * trial.plan.flops_per_token / 3
+    assert quote(trial, slow).device_hours == pytest.approx(work / 1e9 / 3600)
     assert quote(trial, slow).device_hours == 2 * quote(trial, fast).device_hours
     assert quote(trial, slow, price=3.0).cost == pytest.approx(3 * quote(trial, slow).device_hours)
 

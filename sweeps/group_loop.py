@@ -1,0 +1,104 @@
+"""A multi-worker trial: a TorchTrainer over a worker group with DDP, watched from the trial's actor.
+
+Ray Train's own bridge to Tune can deadlock when a report is unread at the end of the run; here reports come by a queue,
+and the trial ends by telling the group's controller, which gives back its workers and their placement group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import ray
+from ray.train import UserCallback
+from ray.train.v2._internal.execution.callback import ControllerCallback  # private: the way to the controller's handle
+from ray.util.queue import Empty, Queue
+
+from sweeps import bell
+from sweeps.loop import Ended, Report
+from sweeps.resources import Resources
+from tinyllm.worker import Job, group_trainer
+
+_END = "end"
+
+
+class _Reports(UserCallback):
+    """In the controller: passes on what the workers report."""
+
+    def __init__(self, messages: Queue) -> None:
+        self._messages = messages
+
+    def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
+        self._messages.put(dict(metrics[0]))
+
+
+class _Introduction(ControllerCallback):
+    """In the controller: sends its own handle."""
+
+    def __init__(self, messages: Queue) -> None:
+        self._messages = messages
+
+    def after_controller_start(self, train_run_context: Any) -> None:
+        self._messages.put(ray.get_runtime_context().current_actor)
+
+
+class GroupLoop:
+    """Does not halt: the workers train on while the sweep decides; what they do after a stop is not recorded."""
+
+    def __init__(self, job: Job, resources: Resources, sweep_bell: Any) -> None:
+        self._messages = Queue(actor_options={"num_cpus": 0})
+        self._controller: Any = None
+        self._error: BaseException | None = None
+        self._trainer = group_trainer(
+            job,
+            n_workers=resources.workers,
+            use_gpu=resources.gpus > 0,
+            cpus_per_worker=resources.cpus,
+            callbacks=[_Reports(self._messages), _Introduction(self._messages)],
+            listen=_listener(sweep_bell),
+        )
+        self._thread = threading.Thread(target=self._run, daemon=True, name=job.config.run_id)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._trainer.fit()
+        except BaseException as caught:
+            self._error = caught  # raised again by whoever takes the report
+        # The queue is gone when the loop was stopped meanwhile.
+        with contextlib.suppress(ray.exceptions.RayError):
+            self._messages.put(_END)
+
+    def next_report(self) -> Report:
+        while True:
+            message = self._messages.get()
+            if isinstance(message, dict):
+                return message
+            if message == _END:
+                return Ended(error=self._error)
+            self._controller = message
+
+    def go_on(self) -> None:
+        """Nothing to do."""
+
+    def stop(self, timeout_s: float) -> bool:
+        """Ends the workers where they are; a resumed trial goes on from its last checkpoint, the fork at least."""
+        until = time.monotonic() + timeout_s
+        with contextlib.suppress(Empty):
+            while self._controller is None and self._thread.is_alive():
+                message = self._messages.get(timeout=max(0.0, until - time.monotonic()))
+                self._controller = None if isinstance(message, dict) or message == _END else message
+        if self._thread.is_alive() and self._controller is not None:
+            # The controller ends itself in `abort`, which its caller sees as an actor that died.
+            with contextlib.suppress(ray.exceptions.RayActorError):
+                ray.get(self._controller.abort.remote(), timeout=max(1.0, until - time.monotonic()))
+        self._thread.join(max(1.0, until - time.monotonic()))
+        self._messages.shutdown(force=True)
+        return not self._thread.is_alive()
+
+
+def _listener(sweep_bell: Any) -> Callable[[], Callable[[], bool]]:
+    return lambda: bell.listen(sweep_bell).is_set
