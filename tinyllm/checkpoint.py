@@ -6,7 +6,7 @@ Layout, under a run's directory, the same for one process and for a worker group
     checkpoints/fork-00000078/...                 the trunk where a budget's branch leaves it; kept
     checkpoints/branch-198656-00000090/...        refers to its fork
     weights/198656/{model.safetensors, config.json, manifest.json}      the decayed model of a budget
-    tokenizer.json
+    tokenizer.json, best.json (which weights have the lowest validation loss)
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tinyllm.plan import Plan
 from tinyllm.state import TrainState
 
 CHECKPOINTS_DIR, WEIGHTS_DIR = "checkpoints", "weights"
-MANIFEST, TOKENIZER = "manifest.json", "tokenizer.json"
+MANIFEST, TOKENIZER, BEST = "manifest.json", "tokenizer.json", "best.json"
 
 log = logging.getLogger(__name__)
 
@@ -79,15 +79,24 @@ def save(root: str, state: TrainState, *, at_fork: bool = False) -> str:
     return path
 
 
-def save_weights(root: str, state: TrainState, tokens: int) -> str:
-    """Save the weights alone as the model of a budget; returns the path. The first rank writes."""
+def save_weights(root: str, state: TrainState, tokens: int, val_loss: float) -> str:
+    """Save the weights alone as the model of a budget; returns the path. The first rank writes.
+
+    best.json names the one of the lowest validation loss: undecayed weights of the trunk are no candidates.
+    """
     path = storage.join(root, WEIGHTS_DIR, str(tokens))
-    if ranks.rank() == 0 and _manifest(path) is None:
+    if ranks.rank() != 0:
+        return path
+    if _manifest(path) is None:
         files = {
             "model.safetensors": save_tensors(_contiguous(state.model.state_dict())),
             "config.json": state.config.to_json().encode(),
         }
-        _write(path, files, {"tokens": tokens, "step": state.step})
+        _write(path, files, {"tokens": tokens, "step": state.step, "val_loss": val_loss})
+    best = storage.join(root, BEST)
+    if not storage.exists(best) or json.loads(storage.read_bytes(best))["val_loss"] > val_loss:
+        about = {"weights": f"{WEIGHTS_DIR}/{tokens}", "val_loss": val_loss}
+        storage.write_bytes(best, canonical_json(about).encode())
     return path
 
 
@@ -133,8 +142,11 @@ def resume(root: str, state: TrainState, plan: Plan, done: Set[int], *, from_ste
 def load_weights(path: str) -> tuple[dict[str, torch.Tensor], str, str | None]:
     """Weights, config (JSON) and tokenizer (JSON, None where ids are no text) of a checkpoint or weights directory.
 
-    Raises DamagedCheckpointError (a ValueError).
+    A run's directory stands for its best weights. Raises DamagedCheckpointError (a ValueError).
     """
+    best = storage.join(path, BEST)
+    if storage.exists(best):
+        path = storage.join(path, json.loads(storage.read_bytes(best))["weights"])
     files = _read_files(path, ("model.safetensors", "config.json"))
     tokenizer = storage.join(storage.parent(storage.parent(path)), TOKENIZER)
     return (
@@ -169,7 +181,7 @@ def _name(segment: str, step: int) -> str:
 def _serialise(shared: dict[str, Any], config: str) -> dict[str, bytes]:
     buffer = io.BytesIO()
     torch.save({k: shared[k] for k in ("optimizers", "rng", "loss_ema")}, buffer)
-    state = {"position": {**shared["position"]}, "totals": shared["totals"]}
+    state = {"position": {**shared["position"]}, "totals": shared["totals"], "told": shared["told"]}
     return {
         "model.safetensors": save_tensors(_contiguous(shared["model"])),
         "optimizer.pt": buffer.getvalue(),

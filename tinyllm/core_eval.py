@@ -190,5 +190,4 @@ class CoreReader:
     def _is_due(self, event: Event) -> bool:
         if not isinstance(event, StepDone):
             return isinstance(event, HorizonReached)
-        branch_ends = event.branch is not None and event.step == event.branch.steps  # HorizonReached follows
-        return bool(self.every) and event.step % self.every == 0 and not branch_ends
+        return bool(self.every) and event.step % self.every == 0 and not event.ends_branch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tinyllm.core_tasks import CoreResult
 from tinyllm.plan import Budget
 
 TRUNK = "trunk"
@@ -40,6 +41,11 @@ class StepDone(Progress):
     """Before clipping."""
     tokens_per_second: float | None = None
     """Over all ranks, since the last log step; None while the first steps (compile) are left out."""
+
+    @property
+    def ends_branch(self) -> bool:
+        """Whether this was the last step of a branch: `HorizonReached` follows."""
+        return self.branch is not None and self.step == self.branch.steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,4 +84,18 @@ class Stopped(Progress):
     """The run was asked to end early; its state is whole and worth saving."""
 
 
-Event = StepDone | Evaluated | Forked | HorizonReached | Diverged | Stopped
+@dataclass(frozen=True, kw_only=True)
+class CoreScored(Progress):
+    """The model was scored on in-context tasks (not yielded by the loop; a reader's answer to its events)."""
+
+    result: CoreResult
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampled(Progress):
+    """The model continued the fixed prompts (a reader's answer to the loop's events)."""
+
+    texts: tuple[str, ...]
+
+
+Event = StepDone | Evaluated | Forked | HorizonReached | Diverged | Stopped | CoreScored | Sampled

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from collections.abc import Iterable
@@ -154,9 +153,3 @@ def path_of(curve: Iterable[CurvePoint], budget: Budget) -> tuple[CurvePoint, ..
 def reached_budgets(root: str, run_id: str) -> frozenset[int]:
     """Planned tokens of the budgets of a run that are done."""
     return frozenset(r.planned_tokens for r in record.read(root, run_id) if r.run_id == run_id and r.status == "done")
-
-
-def summary(rows: Iterable[RunRecord]) -> list[dict[str, Any]]:
-    """The few fields a person reads at the end of a run."""
-    names = ("planned_tokens", "status", "val_loss", "val_bpb", "train_loss", "tokens_per_second", "mfu", "seconds")
-    return [{name: getattr(row, name) for name in names} | {"config": json.loads(row.config)} for row in rows]

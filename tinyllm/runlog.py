@@ -8,7 +8,17 @@ from collections.abc import Callable
 
 from tinyllm import storage
 from tinyllm.core_tasks import CoreResult
-from tinyllm.events import Diverged, Evaluated, Event, Forked, HorizonReached, StepDone, Stopped
+from tinyllm.events import (
+    CoreScored,
+    Diverged,
+    Evaluated,
+    Event,
+    Forked,
+    HorizonReached,
+    Sampled,
+    StepDone,
+    Stopped,
+)
 from tinyllm.plan import Plan
 
 LOG_NAME = "log.txt"
@@ -69,17 +79,20 @@ def describe(event: Event, plan: Plan, mfu: float | None = None) -> str | None:
             return f"{where} | leaving the trunk to decay to {event.budget.tokens:,} tokens"
         case Diverged():
             return f"{where} | DIVERGED: {event.reason}; last good loss {event.last_good_loss}"
+        case CoreScored():
+            return f"{where} | {_core(event.result)}"
+        case Sampled():
+            return "\n".join(f"{where} | sample: {text}" for text in event.texts)
         case Stopped():
             return f"{where} | stopped; the same command goes on from here"
     return None
 
 
-def describe_core(event: Event, result: CoreResult) -> str:
-    """One line for an evaluation on in-context tasks."""
+def _core(result: CoreResult) -> str:
     tasks = ", ".join(f"{t.label} {t.centred:.3f}" for t in result.tasks)
     n_examples, n_cut = (sum(getattr(t, name) for t in result.tasks) for name in ("n_examples", "n_cut"))
     cut = f" | {n_cut / n_examples:.0%} of the examples cut to the context" if n_cut else ""
-    return f"{event.segment} step {event.step} | mean centred accuracy {result.mean:.4f} ({tasks}){cut}"
+    return f"mean centred accuracy {result.mean:.4f} ({tasks}){cut}"
 
 
 def _bpb(value: float | None) -> str:

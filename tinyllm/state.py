@@ -36,6 +36,14 @@ class Totals:
     """Step since which the averaged loss has been far above its minimum."""
 
 
+@dataclass(kw_only=True)
+class Told:
+    """What was told to Weights & Biases, over all segments: going back to a fork does not take it back."""
+
+    events: int = 0
+    best_val_loss: float | None = None
+
+
 class TrainState:
     """Model, optimizers and position of one rank.
 
@@ -52,6 +60,7 @@ class TrainState:
         self.step = 0
         self.digest = TokenDigest()
         self.totals = Totals()
+        self.told = Told()
         # On the device, read only at log steps: a sync every step would leave a GPU waiting.
         self.loss_ema = torch.zeros((), dtype=torch.float32, device=device)
         self.fork: dict[str, Any] | None = None
@@ -86,8 +95,9 @@ class TrainState:
     def rewind(self) -> None:
         """Back to the trunk as it was at the fork."""
         assert self.fork is not None
-        fork, self.fork = self.fork, None
+        fork, self.fork, told = self.fork, None, self.told
         self.load_state_dict(fork)
+        self.told = told
 
     def mean_ema(self) -> Tensor:
         """The moving average of the loss over all ranks, (), not yet debiased. Every rank must call it."""
@@ -125,6 +135,7 @@ class TrainState:
                 "digest": self.digest.value,
             },
             "totals": asdict(self.totals),
+            "told": asdict(self.told),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -138,6 +149,7 @@ class TrainState:
         self.budget = None if position["segment"] == TRUNK else self.plan.budget(position["budget"])
         self.step = position["step"]
         self.digest = TokenDigest(position["digest"])
+        self.told = Told(**state["told"])
         curve = [p if isinstance(p, CurvePoint) else CurvePoint(**p) for p in totals["curve"]]
         self.totals = Totals(**{**totals, "curve": curve})
 

@@ -8,24 +8,28 @@ from dataclasses import asdict
 from typing import Any
 
 from tinyllm import storage
-from tinyllm.config import TrainConfig
-from tinyllm.core_tasks import CoreResult
-from tinyllm.events import Diverged, Evaluated, Event, HorizonReached, StepDone
+from tinyllm.events import CoreScored, Diverged, Evaluated, Event, HorizonReached, Sampled, StepDone
 from tinyllm.options import RunOptions
-from tinyllm.plan import Plan
 from tinyllm.state import TrainState
 
 
 class Tracker:
     """One W&B run for one run_id. `trunk/...` and `branch/<tokens>/...` are drawn over tokens.
 
-    W&B's own step only ever rises, while a run goes back to its fork: it counts events, and is kept beside the run, so
-    that a resumed run goes on where it stood.
+    W&B's own step only ever rises, while a run goes back to its forks: it counts the events told. The count is part of
+    every checkpoint, so that a resumed run tells again what it does again under the same steps, which W&B has already.
     """
 
-    def __init__(self, root: str, config: TrainConfig, plan: Plan, options: RunOptions, *, sweep: str | None) -> None:
-        self.plan = plan
-        self.best: float | None = None
+    def __init__(
+        self,
+        root: str,
+        state: TrainState,
+        options: RunOptions,
+        *,
+        sweep: str | None,
+        mfu: Callable[[float | None], float | None],
+    ) -> None:
+        self.state, self.plan, self.mfu = state, state.plan, mfu
         self.run: Any = None
         if options.wandb == "disabled":
             return
@@ -33,8 +37,7 @@ class Tracker:
             import wandb
         except ImportError as error:
             raise ValueError("--wandb needs the package wandb: pip install 'tinyllm[train]'") from error
-        self._counter_path = storage.join(root, "wandb.json")
-        self.events = self._saved_events()
+        config = state.config
         self.run = wandb.init(
             id=config.run_id,
             name=config.run_id,
@@ -43,37 +46,29 @@ class Tracker:
             mode=options.wandb,
             resume="allow",
             dir=storage.absolute(root) if storage.is_local(root) else None,
-            config={**json.loads(config.to_json()), "plan": asdict(plan)},
+            config={**json.loads(config.to_json()), "plan": asdict(self.plan)},
         )
+        self.table = wandb.Table
         self.run.define_metric("tokens")
-        for prefix in ("trunk", *(f"branch/{b.tokens}" for b in plan.budgets), "val", "train", "core"):
+        for prefix in ("trunk", *(f"branch/{b.tokens}" for b in self.plan.budgets), "val", "train", "core"):
             self.run.define_metric(f"{prefix}/*", step_metric="tokens")
 
-    def _saved_events(self) -> int:
-        if storage.exists(self._counter_path):
-            return int(json.loads(storage.read_bytes(self._counter_path))["events"])
-        return 0
-
-    def event(self, event: Event, state: TrainState, *, mfu: Callable[[float | None], float | None]) -> None:
-        self._log(event, self._values(event, state, mfu) if self.run is not None else {})
-
-    def core(self, event: Event, result: CoreResult) -> None:
-        """Log centred accuracies on in-context tasks, measured at an event."""
-        self._log(event, {f"core/{t.label}": t.centred for t in result.tasks} | {"core/mean": result.mean})
-
-    def _log(self, event: Event, values: dict[str, float]) -> None:
-        if self.run is None or not values:
+    def read(self, event: Event) -> None:
+        values = self._values(event) if self.run is not None else {}
+        if not values:
             return
-        self.run.log({"tokens": event.tokens, **values}, step=self.events)
-        self.events += 1
-        storage.write_bytes(self._counter_path, json.dumps({"events": self.events}).encode())
+        told = self.state.told
+        # An answer belongs to the event it answers, which a checkpoint of that step counts already.
+        step = max(0, told.events - 1) if isinstance(event, CoreScored | Sampled) else told.events
+        self.run.log({"tokens": event.tokens, **values}, step=step)
+        told.events = step + 1
 
-    def _values(self, event: Event, state: TrainState, mfu: Callable[[float | None], float | None]) -> dict[str, float]:
+    def _values(self, event: Event) -> dict[str, Any]:
         prefix = "trunk" if event.branch is None else f"branch/{event.branch.tokens}"
         speed = getattr(event, "tokens_per_second", None)
         match event:
             case StepDone(train_loss=float() as loss):
-                values: dict[str, float | None] = {
+                values: dict[str, Any] = {
                     "train/loss": loss,
                     "train/loss_ema": event.train_loss_ema,
                     "train/lr": event.lr,
@@ -81,29 +76,33 @@ class Tracker:
                     "train/tokens": event.tokens,
                     "train/tok_per_s": speed,
                     "train/tflops": speed * self.plan.flops_per_token / 1e12 if speed else None,
-                    "train/mfu": mfu(speed),
+                    "train/mfu": self.mfu(speed),
                     "train/dt": self.plan.batch_tokens / speed if speed else None,
-                    "train/epoch": self._epoch(event.tokens, state),
+                    "train/epoch": self._epoch(event.tokens),
                     "total_training_flops": event.tokens * self.plan.flops_per_token,
-                    "total_training_time": state.totals.seconds,
+                    "total_training_time": self.state.totals.seconds,
                 }
             case Evaluated() | HorizonReached():
-                self.best = event.val_loss if self.best is None else min(self.best, event.val_loss)
-                values = {"val/loss": event.val_loss, "val/bpb": event.val_bpb, "val/best": self.best}
+                told = self.state.told
+                told.best_val_loss = min(event.val_loss, told.best_val_loss or event.val_loss)
+                values = {"val/loss": event.val_loss, "val/bpb": event.val_bpb, "val/best": told.best_val_loss}
             case Diverged():
                 values = {"diverged": 1.0}
+            case CoreScored():
+                values = {f"core/{t.label}": t.centred for t in event.result.tasks} | {"core/mean": event.result.mean}
+            case Sampled():
+                return {"samples": self.table(columns=["text"], data=[[text] for text in event.texts])}
             case _:
                 return {}
         own = {
-            f"{prefix}/{name.split('/')[-1]}": v
+            f"{prefix}/{name.replace('/', '_')}": v
             for name, v in values.items()
-            if name.startswith(("train/loss", "val/"))
+            if name in ("train/loss", "train/loss_ema", "val/loss", "val/bpb")
         }
         return {name: v for name, v in {**values, **own}.items() if v is not None}
 
-    @staticmethod
-    def _epoch(tokens: int, state: TrainState) -> float | None:
-        corpus = state.config.corpus
+    def _epoch(self, tokens: int) -> float | None:
+        corpus = self.state.config.corpus
         return tokens / corpus.train_tokens if corpus is not None and corpus.train_tokens else None
 
     def close(self) -> None:

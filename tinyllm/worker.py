@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,15 +16,17 @@ from typing import Any
 import torch
 
 from tinyllm import batching, checkpoint, hardware, ranks, storage
-from tinyllm.config import CorpusFacts, RunOptions, TrainConfig
-from tinyllm.data import Corpus, TokenSource
-from tinyllm.events import Diverged, Event, Forked, HorizonReached, StepDone, Stopped
-from tinyllm.plan import Budget, plan
+from tinyllm.config import CorpusFacts, TrainConfig
+from tinyllm.data import Corpus, Feed, TokenSource
+from tinyllm.events import Diverged, Event, HorizonReached
+from tinyllm.options import RunOptions
+from tinyllm.plan import plan
+from tinyllm.readers import Bookkeeper, Examiner, Narrator, Saver
 from tinyllm.recorder import Recorder, reached_budgets
-from tinyllm.runlog import RunLog, describe
+from tinyllm.runlog import LOG_NAME, RunLog
 from tinyllm.state import TrainState
 from tinyllm.track import Tracker
-from tinyllm.train import train
+from tinyllm.train import Batches, train
 
 RUNS_DIR = "runs"
 
@@ -66,6 +69,7 @@ def run(
     on_event: Callable[[Event], None] = lambda event: None,
     should_stop: Callable[[], bool] = lambda: False,
     echo: Callable[[str], None] | None = None,
+    open_feed: Callable[..., Batches] = Feed,
 ) -> TrainState:
     """Do a job in this process, as one rank of however many there are; returns the state it ended in.
 
@@ -75,26 +79,9 @@ def run(
     config, options = job.config, job.options
     device = hardware.pick_device(options.device)
     hardware.configure(device, deterministic=options.deterministic)
-    plan_ = plan(config)
     corpus = corpus if corpus is not None else open_corpus(config)
+    plan_ = plan(config)
     state = TrainState(config, plan_, device)
-    first_rank = ranks.rank() == 0
-    run_log = RunLog(job.run_root, echo) if first_rank else None
-    peak = options.peak_tflops or hardware.peak_tflops(device, config.precision)
-    recorder = Recorder(
-        job.root,
-        state,
-        sweep=job.sweep,
-        peak_tflops=peak,
-        log_path=storage.join(job.run_root, "log.txt"),
-    )
-    done = reached_budgets(job.root, config.run_id)
-    remaining = [b for b in plan_.budgets if b.tokens not in done]
-    # A changed config is refused here, before anything is recorded: a mistake of the user's, not a run that failed.
-    entry = checkpoint.resume(job.run_root, state, plan_, done, from_step=options.resume_from)
-    if run_log is not None:
-        start = f"continuing from {os.path.basename(entry.path)}" if entry else "starting"
-        run_log.line(f"{config.run_id}: {start} on {device}, {ranks.world_size()} rank(s), {config.precision}")
     rows = batching.device_rows(
         plan_,
         config.model,
@@ -103,29 +90,48 @@ def run(
         options.device_batch_size,
         hardware.memory_bytes(device),
     )
+    # A changed config is refused here, before anything is recorded: a mistake of the user's, not a run that failed.
+    done = reached_budgets(job.root, config.run_id)
+    entry = checkpoint.resume(job.run_root, state, plan_, done, from_step=options.resume_from)
     if corpus.tokenizer is not None:
         checkpoint.save_tokenizer(job.run_root, corpus.tokenizer.to_json())
-    tracker = Tracker(job.run_root, config, plan_, options, sweep=job.sweep) if first_rank else None
+
+    recorder = Recorder(
+        job.root,
+        state,
+        sweep=job.sweep,
+        peak_tflops=options.peak_tflops or hardware.peak_tflops(device, config.precision),
+        log_path=storage.join(job.run_root, LOG_NAME),
+    )
+    saver = Saver(job.run_root, state, options)
+    bookkeeper = Bookkeeper(recorder, [b for b in plan_.budgets if b.tokens not in done])
+    examiner = Examiner(state, corpus, options, rows)
+    narrator = None
+    if ranks.rank() == 0:
+        run_log = RunLog(job.run_root, echo)
+        start = f"continuing from {os.path.basename(entry.path)}" if entry else "starting"
+        run_log.line(f"{config.run_id}: {start} on {device}, {ranks.world_size()} rank(s), {config.precision}")
+        tracker = Tracker(job.run_root, state, options, sweep=job.sweep, mfu=recorder.mfu)
+        narrator = Narrator(run_log, tracker, state, recorder.mfu)
+    events = train(state, corpus, options, device_rows=rows, done=done, should_stop=should_stop, open_feed=open_feed)
     try:
-        for event in train(state, corpus, options, device_rows=rows, done=done, should_stop=should_stop):
-            remaining = _read(event, job, state, recorder, remaining)
-            if run_log is not None:
-                speed = event.tokens_per_second if isinstance(event, StepDone) else None
-                if (text := describe(event, plan_, recorder.mfu(speed))) is not None:
-                    run_log.line(text)
-            if tracker is not None:
-                tracker.event(event, state, mfu=recorder.mfu)
+        for event in events:
+            if narrator is not None:
+                narrator.read(event)  # first: a checkpoint of this step counts the event as told
+            saver.read(event)
+            bookkeeper.read(event)
+            for answer in examiner.read(event):
+                if narrator is not None:
+                    narrator.read(answer)
             on_event(event)
     except Exception as error:
-        recorder.missed(remaining, "failed", f"{type(error).__name__}: {error}")
-        if run_log is not None:
-            run_log.line(f"FAILED: {type(error).__name__}: {error}")
+        bookkeeper.failed(error)
+        if narrator is not None:
+            narrator.failed(error)
         raise
     finally:
-        if tracker is not None:
-            tracker.close()
-        if run_log is not None:
-            run_log.flush()
+        if narrator is not None:
+            narrator.close()
     return state
 
 
@@ -142,36 +148,11 @@ def open_corpus(config: TrainConfig) -> TokenSource:
     return corpus
 
 
-def _read(event: Event, job: Job, state: TrainState, recorder: Recorder, remaining: list[Budget]) -> list[Budget]:
-    """Checkpoints and records of an event; returns the budgets still to reach. Every rank calls it."""
-    options = job.options
-    match event:
-        case Forked():
-            checkpoint.save(job.run_root, state, at_fork=True)
-        case StepDone() if options.save_every and (event.step % options.save_every == 0 or _branch_ends(event)):
-            # Saved before the evaluation: a run killed in it resumes with no step left.
-            checkpoint.save(job.run_root, state)
-            checkpoint.prune(job.run_root, options.keep)
-        case HorizonReached():
-            if options.save_weights:
-                checkpoint.save_weights(job.run_root, state, event.budget.tokens)
-            recorder.reached(event)
-            return [b for b in remaining if b.tokens != event.budget.tokens]
-        case Diverged():
-            recorder.missed(remaining, "diverged", f"{event.reason}; last good loss {event.last_good_loss}")
-        case Stopped():
-            checkpoint.save(job.run_root, state)
-    return remaining
-
-
-def _branch_ends(event: StepDone) -> bool:
-    return event.branch is not None and event.step == event.branch.steps
-
-
 def train_loop(settings: dict[str, Any]) -> None:
     """The `train_loop_per_worker` of every TorchTrainer here.
 
-    settings: "job" (Job); optional "run" (keyword arguments of `run`, only where the loop shares the caller's process).
+    settings: "job" (Job); optional "run" (keyword arguments of `run`, only where the loop shares the caller's process)
+    and "listen" (called in each worker, returns its `should_stop`).
     A worker group reports to Ray Train what it reaches; the checkpoint it names lies where the loop put it.
     """
     import ray.train
@@ -183,7 +164,32 @@ def train_loop(settings: dict[str, Any]) -> None:
         if isinstance(event, HorizonReached | Diverged):
             ray.train.report(metrics(event))
 
-    run(job, **settings.get("run", {"on_event": report} if in_group else {}))
+    arguments = settings.get("run", {"on_event": report, "echo": _say} if in_group else {})
+    if "listen" in settings:
+        arguments = {**arguments, "should_stop": settings["listen"]()}
+    if job.options.feed == "ray":
+        from tinyllm.ray_feed import RayFeed
+
+        dataset = ray.train.get_dataset_shard("train")
+        arguments = {**arguments, "open_feed": lambda corpus, *, seed, **where: RayFeed(dataset, **where)}
+    run(job, **arguments)
+
+
+def _say(line: str) -> None:
+    """Ray shows what a worker writes; it patches `print` in addition, which would show a line twice."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _datasets(job: Job) -> dict[str, Any]:
+    """Arguments of a TorchTrainer that pass the tokens through Ray Data, where that is asked for."""
+    if job.options.feed != "ray":
+        return {}
+    from tinyllm.ray_feed import WholeDataConfig, token_dataset
+
+    assert job.config.data.data is not None
+    dataset = token_dataset(job.config.data.data, seed=job.config.seed)
+    return {"datasets": {"train": dataset}, "dataset_config": WholeDataConfig()}
 
 
 def metrics(event: HorizonReached | Diverged) -> dict[str, Any]:
@@ -207,19 +213,29 @@ def local_trainer(job: Job, **run_arguments: Any) -> Any:
         train_loop,
         train_loop_config={"job": job, "run": run_arguments},
         scaling_config=ScalingConfig(num_workers=0, use_gpu=torch.cuda.is_available()),
+        **_datasets(job),
     )
 
 
 def group_trainer(
-    job: Job, *, n_workers: int, use_gpu: bool, cpus_per_worker: float, callbacks: list[Any] | None = None
+    job: Job,
+    *,
+    n_workers: int,
+    use_gpu: bool,
+    cpus_per_worker: float,
+    callbacks: list[Any] | None = None,
+    listen: Callable[[], Callable[[], bool]] | None = None,
 ) -> Any:
-    """A TorchTrainer over a worker group with DDP. The same name and storage continue an interrupted run."""
+    """A TorchTrainer over a worker group with DDP. The same name and storage continue an interrupted run.
+
+    `listen` is called in each worker and returns what tells it to stop early.
+    """
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
     return TorchTrainer(
         train_loop,
-        train_loop_config={"job": replace(job)},
+        train_loop_config={"job": replace(job), **({"listen": listen} if listen else {})},
         scaling_config=ScalingConfig(
             num_workers=n_workers, use_gpu=use_gpu, resources_per_worker={"CPU": cpus_per_worker}
         ),
@@ -229,4 +245,5 @@ def group_trainer(
             failure_config=FailureConfig(max_failures=3, controller_failure_limit=3),
             callbacks=callbacks,
         ),
+        **_datasets(job),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import signal
 import uuid
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.tinyllm.child import run_rank
@@ -31,6 +33,18 @@ def zipf_path(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A prepared Zipf chain of 64 ids, 32 tokens a row."""
     path = str(tmp_path_factory.mktemp("zipf"))
     prepare("zipf:V=64,s=1.5", path, seq_len=32)
+    return path
+
+
+@pytest.fixture(scope="session")
+def text_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A prepared corpus of made-up text: 260 ids, 32 tokens a row."""
+    directory = tmp_path_factory.mktemp("text")
+    words = np.random.default_rng(0).choice(["spam", "eggs", "ham", "toast"], (100, 300))
+    lines = [json.dumps({"text": " ".join(row)}) for row in words.tolist()]
+    (directory / "text.jsonl").write_text("\n".join(lines))
+    path = str(directory / "corpus")
+    prepare(str(directory / "text.jsonl"), path, vocab_size=260, seq_len=32, val_fraction=0.1)
     return path
 
 

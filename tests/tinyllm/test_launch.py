@@ -129,3 +129,63 @@ def test_sampling_ids_that_are_no_text_and_a_directory_that_is_no_checkpoint_are
     assert "no text" in capsys.readouterr().err
     assert tinyllm("sample", str(tmp_path), "--device", "cpu") == 2
     assert "is no checkpoint" in capsys.readouterr().err
+
+
+def test_samples_best_weights_and_offline_tracking_survive_a_stop(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text_path: str
+) -> None:
+    run = [
+        "train", "--depth", "1", "--aspect-ratio", "16", "--target-head-dim", "16", "--total-batch-size", "512",
+        "--warmup-tokens", "2048", "--lr", "0.02", "--eval-tokens", "640", "--data", text_path, "--out", str(tmp_path),
+        "--steps", "8", "12", "--eval-every", "4", "--log-every", "2", "--save-every", "3", "--sample-every", "5",
+        "--wandb", "offline",
+    ]  # fmt: skip
+    assert tinyllm(*run, "--stop-after", "5") == 130
+    assert tinyllm(*run) == 0
+    (root,) = (tmp_path / "train" / "runs").iterdir()
+    log = (root / "log.txt").read_text()
+    assert log.count("sample: The state of the") >= 3  # at step 5 and at the end of each budget
+    best = json.loads((root / "best.json").read_text())
+    done = read(str(tmp_path / "train"))
+    assert best["val_loss"] == min(r.val_loss for r in done if r.val_loss is not None)
+    capsys.readouterr()
+    assert tinyllm("sample", str(root), "--device", "cpu", "--tokens", "8", "--prompt", "spam", "eggs ham") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("spam") and "eggs ham" in out
+    told = [entry for file in sorted(root.glob("wandb/offline-run-*/run-*.wandb")) for entry in history(file)]
+    assert len(list(root.glob("wandb/offline-run-*"))) == 2
+    assert len({file.name.split("-")[-1] for file in root.glob("wandb/offline-run-*/run-*.wandb")}) == 1  # one id
+    steps = [entry["_step"] for entry in told]
+    assert steps == list(range(len(steps)))  # the second process goes on where the first one stood
+    by_key = {key: [e["tokens"] for e in told if key in e] for e in told for key in e}
+    assert by_key["trunk/train_loss"] == [512 * s for s in (2, 3, 4, 5, 6, 8, 9, 10)]
+    assert by_key["trunk/val_loss"] == [0, 2048, 4096]
+    assert by_key["branch/4096/val_loss"] == [4096]
+    assert by_key["branch/6144/val_loss"] == [6144]
+    for key in ("train/lr", "train/grad_norm", "train/tok_per_s", "train/dt", "train/epoch", "val/bpb", "val/best"):
+        assert key in by_key, key
+    bests = [e["val/best"] for e in told if "val/best" in e]
+    assert bests == sorted(bests, reverse=True)
+
+
+def history(file: Path) -> list[dict[str, object]]:
+    """The history rows of an offline W&B run file: a LevelDB log (32 KiB blocks) after a header of 7 bytes."""
+    from wandb.proto import wandb_internal_pb2
+
+    data, position, parts, rows = file.read_bytes(), 7, b"", []
+    while position + 7 <= len(data):
+        if 32768 - position % 32768 < 7:  # too little left of a block for a header
+            position += 32768 - position % 32768
+            continue
+        length, kind = int.from_bytes(data[position + 4 : position + 6], "little"), data[position + 6]
+        parts += data[position + 7 : position + 7 + length]
+        position += 7 + length
+        if kind not in (1, 4):  # the record goes on in the next block
+            continue
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(parts)
+        parts = b""
+        if record.WhichOneof("record_type") == "history":
+            row = {(i.key or "/".join(i.nested_key)): json.loads(i.value_json) for i in record.history.item}
+            rows.append({**row, "_step": record.history.step.num})
+    return rows
