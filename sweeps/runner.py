@@ -61,6 +61,9 @@ def run(options: SweepOptions, grid: Grid, command: str) -> int:
             console.print(f"{len(todo)} trials to run, {planned.slots} at a time; Ctrl-C ends with everything kept.")
             with view:
                 train_trials(planned, session, todo)
+                # An actor that dies while Tune hands it from one trial to the next fails the innocent next one.
+                if session.died and session.closing is None:
+                    train_trials(planned, session, session.todo(only=session.died))
                 session.finish()
     lines, code = last_lines(planned.root, board, command, interrupted=session.closing == INTERRUPTED)
     console.print("\n".join(lines), highlight=False, soft_wrap=True)

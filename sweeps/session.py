@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal
 
 from sweeps.board import Board
@@ -54,19 +54,24 @@ class Session:
         """Why the sweep is ending early; None while it is not."""
         self.closed: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         """Gets the reason when the sweep is told to end early. (A queue, since that happens in a signal handler.)"""
+        self.died: set[str] = set()
+        """Trials that failed without an exception of their own."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Empty: Tune pickles its scheduler for a restore of its own; here a restart reads records and decisions."""
         return {}
 
-    def todo(self, *, retry_stopped: bool) -> list[Trial]:
+    def todo(self, *, retry_stopped: bool = False, only: Collection[str] | None = None) -> list[Trial]:
         """Trials with something left to do, in order; the budgets of the others are marked as what ended them.
 
         Diverged trials are never run again, stopped ones on request, failed ones and those cut by a budget always.
+        `only`: look at no others.
         """
         self.settle()
         found = []
         for run_id, trial in self.trials.items():
+            if only is not None and run_id not in only:
+                continue
             missing = self.board.missing(run_id)
             if not missing:
                 continue
@@ -160,6 +165,8 @@ class Session:
         self.lost(run_id)
         self.say(f"{describe(self.trials[run_id])}: failed: {reason}")
         known = {r.planned_tokens for r in record.read(self.root, run_id) if r.status == "failed"}
+        if not known:
+            self.died.add(run_id)
         self._miss(run_id, "failed", reason, recorded=known)
 
     # -- asked ---------------------------------------------------------------------------------------------

@@ -114,7 +114,7 @@ class Chaos:
         nodes = [self.cluster.cluster.head_node, *self.cluster.cluster.worker_nodes]
         raylets = [info.process.pid for node in nodes for info in node.all_processes["raylet"]]
         children = [child for pid in raylets for child in psutil.Process(pid).children(recursive=True)]
-        return next(child.pid for child in children if "Family" in " ".join(child.cmdline()))
+        return next(child.pid for child in children if "Trainable.train" in " ".join(child.cmdline()))
 
     def finish(self, sweep: subprocess.Popen[str]) -> str:
         """Wait for its end, which must be a good one; returns what it printed."""

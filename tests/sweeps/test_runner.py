@@ -180,7 +180,7 @@ def test_nothing_is_left_after_trials_were_stopped(make_sweep: Make) -> None:
     planned = plan_sweep(options, grid, "", device, ray.cluster_resources(), lambda config: 1.0)
     board = planned.board()
     session = runner.open_session(planned, board, Ledger(planned.root), say=print, refresh=lambda: None)
-    train_trials(planned, session, session.todo(retry_stopped=False))
+    train_trials(planned, session, session.todo())
     assert board.count("stopped") == 2
     # A task that needs every CPU runs once all of them are back.
     assert ray.get(ray.remote(num_cpus=2)(lambda: "ran").remote(), timeout=30) == "ran"

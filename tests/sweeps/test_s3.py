@@ -1,0 +1,57 @@
+"""A sweep whose storage is a local S3 server: the same results, nothing run twice, no credentials written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+from pyarrow import fs
+
+from sweeps import runner
+from sweeps.grid import Grid
+from sweeps.options import SweepOptions
+from sweeps.status import read_board
+from tinyllm import record, storage
+
+Make = Callable[..., tuple[SweepOptions, Grid]]
+SECRET = "no-secret-but-must-not-be-written"
+
+
+@pytest.fixture(scope="module")
+def bucket(monkeypatch_module: pytest.MonkeyPatch) -> Iterator[str]:
+    """URI of an empty bucket."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_DEFAULT_REGION": "us-east-1"}
+    for name, value in keys.items():
+        monkeypatch_module.setenv(name, value)
+    boto3.client("s3", endpoint_url=f"http://{host}:{port}").create_bucket(Bucket="sweeps")
+    yield f"s3://sweeps/here?scheme=http&endpoint_override={host}:{port}&region=us-east-1"
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def monkeypatch_module() -> Iterator[pytest.MonkeyPatch]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+def test_a_sweep_on_s3(bucket: str, cluster_address: str, make_sweep: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    options, grid = make_sweep(lrs=(0.01, 0.02), storage=bucket, address=cluster_address, early_stop=False)
+    assert runner.run(options, grid, "") == 0
+    root = storage.join(bucket, "s")
+    rows = record.read(root)
+    assert {(r.lr, r.steps, r.status) for r in rows} == {(lr, s, "done") for lr in (0.01, 0.02) for s in (30, 60)}
+    assert read_board(root)[0].share_done == 1
+    capsys.readouterr()
+    assert runner.run(options, grid, "") == 0
+    assert "trials to run" not in capsys.readouterr().out
+    assert {r.attempt for r in record.read(root)} == {r.attempt for r in rows}
+    filesystem, inner = storage.open_fs(root)
+    for info in filesystem.get_file_info(fs.FileSelector(inner, recursive=True)):
+        if info.type == fs.FileType.File:
+            with filesystem.open_input_file(info.path) as file:
+                assert SECRET.encode() not in file.read(), info.path
