@@ -24,6 +24,9 @@ def main(kind: type[SweepOptions], argv: Sequence[str] | None = None) -> None:
         from sweeps.runner import run  # Ray and torch: seconds that --help need not wait for
 
         code = run(options, grid, command)
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on", file=sys.stderr)
+        code = 130
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         code = 2

@@ -3,25 +3,44 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import ray
+from ray.exceptions import RayError
+from ray.tune import TuneError
 from rich.console import Console
 
 from sweeps import cluster
 from sweeps.board import Board
-from sweeps.grid import Grid
+from sweeps.grid import Device, Grid
 from sweeps.ledger import Ledger
+from sweeps.lock import only_here
 from sweeps.options import SweepOptions
 from sweeps.pace import Pace
 from sweeps.planned import Planned, plan_sweep
 from sweeps.probe import measure_tflops
 from sweeps.session import Session
-from sweeps.summary import last_lines
+from sweeps.summary import EXIT_DONE, last_lines
 from sweeps.tuning import INTERRUPTED, train_trials
 from sweeps.view import View
+from tinyllm.config import TrainConfig
+from tinyllm.options import RunOptions
 
 PLAIN_WIDTH = 150  # columns where there is no terminal to measure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """Where a sweep would run."""
+
+    joined: bool
+    """Whether a cluster that was there is used; else one is started here when there is something to run."""
+    have: Mapping[str, float]
+    """Resources of the cluster."""
+    device: Device
+    measure: Callable[[TrainConfig, RunOptions], float]
+    """TFLOP/s of a device."""
 
 
 def run(options: SweepOptions, grid: Grid, command: str) -> int:
@@ -32,40 +51,58 @@ def run(options: SweepOptions, grid: Grid, command: str) -> int:
     console = Console()
     if not console.is_terminal:
         console = Console(width=PLAIN_WIDTH)
-    joins = options.address != "local" and (options.address != "auto" or cluster.running_address() is not None)
+    limit_hours = options.limit_hours
     with contextlib.ExitStack() as stack:
-        if joins:
-            console.print(stack.enter_context(cluster.joined(options.address)), highlight=False)
-            have = ray.cluster_resources()
-            on_gpu = have.get("GPU", 0) > 0 and options.run.device in ("auto", "cuda")
-            resources = options.resources(depth=1, on_gpu=on_gpu)
-            device = cluster.find_device(options.run.device, resources)
-            measure = cluster.on_a_device(measure_tflops, resources)
-        else:
-            have, device = cluster.own_resources(), cluster.this_machines_device(options.run.device)
-            measure = measure_tflops
-        limit_hours = options.limit_hours
-        planned = plan_sweep(options, grid, command, device, have, lambda config: measure(config, options.run))
+        site = _find_site(options, stack, console)
+        planned = plan_sweep(
+            options, grid, command, site.device, site.have, lambda config: site.measure(config, options.run)
+        )
         planned.show(console)
         if options.dry_run:
-            return 0
-        board = planned.board()
-        ledger = Ledger(planned.root, limit_hours=limit_hours, price=options.price)
-        view = View(board, console, lambda: str(ledger))
-        session = open_session(planned, board, ledger, say=view.say, refresh=view.refresh)
-        planned.save()
-        todo = session.todo(retry_stopped=options.retry_stopped)
-        if todo:
-            if not joins:
-                console.print(stack.enter_context(cluster.started(have)), highlight=False)
+            return EXIT_DONE
+        stack.enter_context(only_here(planned.root))
+        return _execute(planned, Ledger(planned.root, limit_hours=limit_hours, price=options.price), site, console)
+
+
+def _find_site(options: SweepOptions, stack: contextlib.ExitStack, console: Console) -> Site:
+    """Join the cluster that is asked for, until the stack closes; or describe this machine."""
+    if options.address == "local" or (options.address == "auto" and cluster.running_address() is None):
+        device = cluster.this_machines_device(options.run.device)
+        return Site(joined=False, have=cluster.own_resources(), device=device, measure=measure_tflops)
+    console.print(stack.enter_context(cluster.joined(options.address)), highlight=False)
+    have = ray.cluster_resources()
+    on_gpu = have.get("GPU", 0) > 0 and options.run.device in ("auto", "cuda")
+    resources = options.resources(depth=1, on_gpu=on_gpu)
+    return Site(
+        joined=True,
+        have=have,
+        device=cluster.find_device(options.run.device, resources),
+        measure=cluster.on_a_device(measure_tflops, resources),
+    )
+
+
+def _execute(planned: Planned, ledger: Ledger, site: Site, console: Console) -> int:
+    board = planned.board()
+    view = View(board, console, lambda: str(ledger))
+    session = open_session(planned, board, ledger, say=view.say, refresh=view.refresh)
+    planned.save()
+    todo = session.todo(retry_stopped=planned.options.retry_stopped)
+    if todo:
+        with contextlib.ExitStack() as stack:
+            if not site.joined:
+                console.print(stack.enter_context(cluster.started(site.have)), highlight=False)
             console.print(f"{len(todo)} trials to run, {planned.slots} at a time; Ctrl-C ends with everything kept.")
-            with view:
+            stack.enter_context(view)
+            try:
                 train_trials(planned, session, todo)
                 # An actor that dies while Tune hands it from one trial to the next fails the innocent next one.
                 if session.died and session.closing is None:
                     train_trials(planned, session, session.todo(only=session.died))
                 session.finish()
-    lines, code = last_lines(planned.root, board, command, interrupted=session.closing == INTERRUPTED)
+            except (OSError, RayError, TuneError) as error:
+                # Storage that is full or gone, a lost head: what was reached is on record, the last lines say the rest.
+                view.say(f"the sweep broke off: {type(error).__name__}: {str(error).strip().splitlines()[-1]}")
+    lines, code = last_lines(planned.root, board, planned.command, interrupted=session.closing == INTERRUPTED)
     console.print("\n".join(lines), highlight=False, soft_wrap=True)
     return code
 

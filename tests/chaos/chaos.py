@@ -31,8 +31,6 @@ LRS, STEPS, BATCH = (0.01, 0.02), (30, 60), 128
 SETTINGS = {
     "model.aspect_ratio": 16,
     "model.target_head_dim": 8,
-    "model.vocab_size": "none",
-    "model.seq_len": "none",
     "optim.total_batch_size": BATCH,
     "optim.warmup_tokens": 4 * BATCH,
     "data.eval_tokens": 1024,
@@ -79,9 +77,10 @@ class Chaos:
     def start(self, *, workers: int = 1) -> subprocess.Popen[str]:
         """The sweep of this test, as a user would start it; the same each time."""
         settings = [f"{path}={value}" for path, value in SETTINGS.items()]
-        command = [sys.executable, "-m", "sweeps.depth_grid", "--address", self.cluster.address, "--depths", "1"]
-        command += ["--lrs", *map(str, LRS), "--budgets", *map(str, STEPS), "--unit", "steps", "--no-early-stop"]
-        command += ["--name", "s", "--storage", str(self.directory), "--data", self.corpus, "--set", *settings]
+        command = [sys.executable, "-m", "sweeps.depth_grid", "--address", self.cluster.address, "--preset", "base"]
+        command += ["--depths", "1", "--lrs", *map(str, LRS), "--budgets", *map(str, STEPS), "--unit", "steps"]
+        command += ["--no-early-stop", "--name", "s", "--storage", str(self.directory), "--data", self.corpus]
+        command += ["--set", *settings]
         command += ["--workers", f"1={workers}"] if workers > 1 else []
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.processes.append(process)
