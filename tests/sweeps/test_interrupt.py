@@ -55,12 +55,11 @@ def test_ctrl_c_keeps_everything_and_the_same_command_goes_on(
     assert all(rows[key].attempt == row.attempt for key, row in done.items())
 
 
-def test_a_second_process_is_refused(make_sweep: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_second_process_is_refused(make_sweep: Make, tmp_path: Path) -> None:
     options, grid = make_sweep(address="local")
-    with (
-        only_here(str(tmp_path / "s")),
-        pytest.raises(
-            ValueError, match="another process runs the sweep in .*: watch it with")
+    message = "another process runs the sweep in .*: watch it with `python -m sweeps.status`"
+    with only_here(str(tmp_path / "s")), pytest.raises(ValueError, match=message):
+        runner.run(options, grid, "")
 
 
 @pytest.fixture
