@@ -235,6 +235,8 @@ def test_a_gradient_that_is_not_finite_touches_no_weight_and_ends_the_run(
 def test_a_shard_that_fails_on_the_way_is_recorded_and_raised(tiny_config: ConfigMaker, tmp_path: Path) -> None:
     config = tiny_config(10, 20)
 
+    gone: list[object] = []  # from the first budget on: the trunk's rows must be read again
+
     class Broken:
         def __init__(self, inner: object) -> None:
             self.inner = inner
@@ -243,13 +245,17 @@ def test_a_shard_that_fails_on_the_way_is_recorded_and_raised(tiny_config: Confi
             return getattr(self.inner, name)
 
         def train_rows(self, positions: np.ndarray, *, seed: int) -> np.ndarray:
-            if positions.max() >= 16 * 14:
+            if gone:
                 raise OSError("disk gone")
             return self.inner.train_rows(positions, seed=seed)  # type: ignore[attr-defined, no-any-return]
 
     job = Job(config=config, options=RunOptions(), root=str(tmp_path))
     with pytest.raises(OSError, match="disk gone"):
-        run(job, corpus=Broken(Corpus.open(config.data.data)))  # type: ignore[arg-type]
+        run(
+            job,
+            corpus=Broken(Corpus.open(config.data.data)),  # type: ignore[arg-type]
+            on_event=lambda e: gone.append(e) if isinstance(e, HorizonReached) else None,
+        )
     assert [(r.steps, r.status) for r in read(str(tmp_path))] == [(10, "done"), (20, "failed")]
     run(job)  # the same again, with the disk back
     assert [(r.steps, r.status) for r in read(str(tmp_path))] == [(10, "done"), (20, "done")]
