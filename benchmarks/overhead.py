@@ -101,6 +101,7 @@ def main() -> None:
                 ledger=ledger,
                 pace=Pace(planned.speed),
                 devices={t.run_id: 1.0 for t in planned.cells.trials},
+                admits=planned.admits,
                 say=print,
                 refresh=lambda: None,
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 
@@ -14,7 +14,7 @@ from sweeps.board import Board, planned_cells
 from sweeps.grid import Cells, Device, Grid, Trial, expand
 from sweeps.halving import Group, Halving, load_decisions
 from sweeps.options import SweepOptions
-from sweeps.resources import Resources
+from sweeps.resources import Resources, all_fit
 from sweeps.session import DECISIONS_FILE
 from sweeps.status import SWEEP_FILE
 from tinyllm import record, storage
@@ -53,6 +53,12 @@ class Planned:
                 f"{most.cpus:g} CPUs and {most.gpus:g} GPUs: ask for less, or give --slots if it grows on demand"
             )
         return slots
+
+    def admits(self, run_ids: Collection[str]) -> bool:
+        """Whether all these trials may run at once."""
+        if self.options.slots is not None:
+            return len(run_ids) <= self.options.slots
+        return all_fit((self.resources(t) for t in self.cells.trials if t.run_id in run_ids), self.have)
 
     def show(self, console: Console) -> None:
         """Print the trials, their price and what is refused. Raises ValueError when no cell is left."""

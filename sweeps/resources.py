@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 # A custom resource of each node (`ray start --resources`), taken by the driver of a multi-worker trial: with CPUs
@@ -39,9 +40,20 @@ class Resources:
             return {TRIAL_SLOT: 1}
         return {"CPU": self.cpus, **({"GPU": self.gpus} if self.gpus else {})}
 
+    @property
+    def total(self) -> dict[str, float]:
+        """Of all its workers, and of the driver they have."""
+        found = {"CPU": self.workers * self.cpus, "GPU": self.workers * self.gpus}
+        return found | ({TRIAL_SLOT: 1} if self.workers > 1 else {})
+
     def slots(self, cluster: Mapping[str, float]) -> int:
         """How many such trials a cluster with these resources runs at once."""
-        asked = {"CPU": self.workers * self.cpus, "GPU": self.workers * self.gpus}
-        if self.workers > 1:
-            asked[TRIAL_SLOT] = 1
-        return min(int(cluster.get(name, 0) / amount + 1e-9) for name, amount in asked.items() if amount)
+        return min(int(cluster.get(name, 0) / amount + 1e-9) for name, amount in self.total.items() if amount)
+
+
+def all_fit(trials: Iterable[Resources], cluster: Mapping[str, float]) -> bool:
+    """Whether a cluster with these resources runs all these trials at once."""
+    asked: Counter[str] = Counter()
+    for trial in trials:
+        asked.update(trial.total)
+    return all(amount <= cluster.get(name, 0) + 1e-9 for name, amount in asked.items())

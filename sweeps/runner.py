@@ -120,6 +120,7 @@ def open_session(
         ledger=ledger,
         pace=Pace(planned.speed),
         devices={t.run_id: planned.resources(t).devices for t in planned.cells.trials},
+        admits=planned.admits,
         say=say,
         refresh=refresh,
     )

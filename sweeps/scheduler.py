@@ -46,6 +46,7 @@ class RungScheduler(TrialScheduler):
     def on_trial_complete(self, controller: Any, trial: TuneTrial, result: dict[str, Any]) -> None:
         # A last report comes here alone, not to on_trial_result.
         self._session.reported(run_id_of(trial), result)
+        self._session.left(run_id_of(trial))
 
     def on_trial_remove(self, controller: Any, trial: TuneTrial) -> None:
         """A trial that waited is stopped: the session said so."""

@@ -36,6 +36,7 @@ class Session:
         ledger: Ledger,
         pace: Pace,
         devices: Mapping[str, float],
+        admits: Callable[[Collection[str]], bool],
         say: Callable[[str], None],
         refresh: Callable[[], None],
     ) -> None:
@@ -43,11 +44,15 @@ class Session:
         Args:
             halving: None where nobody is stopped early.
             devices: what each trial holds while it runs, by run_id.
+            admits: whether the cluster holds all of these trials at once. (Ray sees to it for one-worker trials; the
+                driver of several workers starts without them.)
             say: takes a line for the person who watches.
             refresh: called often, to show them how things stand.
         """
         self.root, self.name, self.trials, self.board = root, name, trials, board
         self.halving, self.ledger, self.pace, self._devices = halving, ledger, pace, devices
+        self._admits = admits
+        self._going: set[str] = set()
         self.say, self._refresh = say, refresh
         self.attempt = uuid.uuid4().hex
         self.closing: str | None = None
@@ -113,8 +118,13 @@ class Session:
             self.close(f"the limit is reached: {self.ledger} spent")
         self._refresh()
 
+    def left(self, run_id: str) -> None:
+        """It trains no more, for now or for good."""
+        self._going.discard(run_id)
+
     def lost(self, run_id: str) -> None:
         """Its process died or raised."""
+        self.left(run_id)
         self.ledger.release(run_id)
         if self.halving is not None:
             self.halving.drop(run_id)
@@ -185,19 +195,22 @@ class Session:
                 self._miss(decision.run_id, "stopped", decision.reason)
 
     def judged(self, run_id: str, rung: int) -> Answer:
-        """Whether a trial that has `rung` budgets behind it is good enough to go on to the next."""
+        """Whether a trial that has `rung` budgets behind it is good enough to go on, and there is room for it."""
         if self.closing is not None:
             return "stop"
         self.settle()
-        if rung == 0 or self.halving is None:
-            return "go"
-        verdict = self.halving.verdict(run_id, self.trials[run_id].plan.budgets[rung - 1].tokens)
-        return "wait" if verdict is None else "go" if verdict else "stop"
+        if rung > 0 and self.halving is not None:
+            verdict = self.halving.verdict(run_id, self.trials[run_id].plan.budgets[rung - 1].tokens)
+            if not verdict:
+                return "wait" if verdict is None else "stop"
+        others = self._going - {run_id}
+        return "wait" if others and not self._admits(others | {run_id}) else "go"
 
     def answer(self, run_id: str, rung: int) -> Answer:
         """The same for a trial that holds a slot and is to go on at once: it must be within the limit as well."""
         answer = self.judged(run_id, rung)
         if answer != "go":
+            self.left(run_id)
             return answer
         trial = self.trials[run_id]
         seconds = self.pace.device_seconds(trial, rung)
@@ -208,6 +221,7 @@ class Session:
             self._miss(run_id, "budget", reason)
             return "stop"
         self.pace.began(trial, rung, self._devices[run_id], time.monotonic())
+        self._going.add(run_id)
         return "go"
 
     def _miss(self, run_id: str, status: Status, reason: str, recorded: set[int] | None = None) -> None:
