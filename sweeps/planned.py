@@ -117,13 +117,17 @@ def plan_sweep(
     device: Device,
     have: Mapping[str, float],
     measure: Callable[[TrainConfig], float],
+    corpora: str | None = None,
 ) -> Planned:
     """Work out a grid over its corpus, which is prepared if it is a built-in one that is not there yet.
 
-    `measure`: TFLOP/s of a device with a config, used with --probe.
+    Args:
+        measure: TFLOP/s of a device with a config, used with --probe.
+        corpora: where built-in corpora lie; by default in the user's cache.
     """
     base = grid.base
-    path = default_corpus(base.data.data, vocab_size=base.model.vocab_size, seq_len=base.model.seq_len)
+    sizes = {"vocab_size": base.model.vocab_size, "seq_len": base.model.seq_len}
+    path = default_corpus(base.data.data, **sizes, cache=corpora)
     grid = replace(grid, base=replace(base, data=replace(base.data, data=path)))
     cells = expand(grid, corpus_facts(Corpus.open(path)), device)
     speed = quote.assumed_speed(device)

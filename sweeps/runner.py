@@ -24,6 +24,7 @@ from sweeps.session import Session
 from sweeps.summary import EXIT_DONE, last_lines
 from sweeps.tuning import INTERRUPTED, train_trials
 from sweeps.view import View
+from tinyllm import storage
 from tinyllm.config import TrainConfig
 from tinyllm.options import RunOptions
 
@@ -55,7 +56,14 @@ def run(options: SweepOptions, grid: Grid, command: str) -> int:
     with contextlib.ExitStack() as stack:
         site = _find_site(options, stack, console)
         planned = plan_sweep(
-            options, grid, command, site.device, site.have, lambda config: site.measure(config, options.run)
+            options,
+            grid,
+            command,
+            site.device,
+            site.have,
+            measure=lambda config: site.measure(config, options.run),
+            # Other machines do not reach this one's cache.
+            corpora=storage.absolute(storage.join(options.storage, "corpora")) if site.joined else None,
         )
         planned.show(console)
         if options.dry_run:

