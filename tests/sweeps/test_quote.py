@@ -19,11 +19,11 @@ def test_the_smoke_grid_stays_under_10_tflop() -> None:
     quotes = [quote(t, Speed(tflops=0.02, source="test")) for t in cells.trials]
     assert len(quotes) == 15
     assert cells.refused == ()
-    # Trunk to the last fork and three branches, in tokens; 6 x matmul parameters + attention, in FLOPs a token.
-    trunk, branches = (195 - 39) * 2048, (10 + 19 + 39) * 2048
+    # Trunk to the last fork and four branches, in tokens; 6 x matmul parameters + attention, in FLOPs a token.
+    trunk, branches = (390 - 78) * 2048, (10 + 19 + 39 + 78) * 2048
     assert {q.tokens for q in quotes} == {trunk + branches}
-    depth_4 = 6 * (4 * 12 * 64**2 + 1024 * 64) + 4 * 12 * 64 * 256
-    assert max(q.flops for q in quotes) == (trunk + branches) * depth_4
+    depth_3 = 6 * (3 * 12 * 48**2 + 1024 * 48) + 3 * 12 * 48 * 256
+    assert max(q.flops for q in quotes) == (trunk + branches) * depth_3
     assert sum(q.flops for q in quotes) < 10e12
     assert f"{sum(q.flops for q in quotes) / 1e12:.4g} TFLOP" in summary(quotes)
 
@@ -37,8 +37,8 @@ def test_segments_add_up_to_the_trial() -> None:
 def test_hours_and_money_follow_from_the_speed_of_the_depth() -> None:
     trial = expand(grids.smoke(), SOTU, CPU).trials[0]
     slow, fast = Speed(tflops=1e-3, source="t"), Speed(tflops=1e-3, source="t", by_depth={trial.depth: 2e-3})
-    # Three evaluations of 65,536 tokens, each a forward pass: a third of training.
-    work = trial.plan.trained_flops + 3 * 65_536 * trial.plan.flops_per_token / 3
+    # Four evaluations of 65,536 tokens, each a forward pass: a third of training.
+    work = trial.plan.trained_flops + 4 * 65_536 * trial.plan.flops_per_token / 3
     assert quote(trial, slow).device_hours == pytest.approx(work / 1e9 / 3600)
     assert quote(trial, slow).device_hours == 2 * quote(trial, fast).device_hours
     assert quote(trial, slow, price=3.0).cost == pytest.approx(3 * quote(trial, slow).device_hours)
