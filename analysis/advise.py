@@ -55,9 +55,9 @@ def optimum(
 ) -> Advice:
     """The compute-optimal run for one of `flops` to spend, `n` parameters to train, or `d` tokens to train on.
 
-    With `ladder` and `flops`, the loss is minimised over the ladder's depths, each with its exact FLOPs per token. Without
-    one, N is continuous and C = 6 N D (typed warning NO_LADDER). ValueError unless exactly one of the three is given and
-    positive, or when the fit has no optimum (a power law, a parabola).
+    With `ladder` and `flops`, the loss is minimised over the ladder's depths, each with its exact FLOPs per token.
+    Without one, N is continuous and C = 6 N D (typed warning NO_LADDER). ValueError unless exactly one of the three
+    is given and positive, or when the fit has no optimum (a power law, a parabola).
     """
     given = {name: value for name, value in (("flops", flops), ("n", n), ("d", d)) if value is not None}
     if len(given) != 1 or not 0 < next(iter(given.values())) < np.inf:
@@ -77,6 +77,7 @@ def optimum(
         best_n, best_d, depth = rung.n, c / rung.flops_per_token, rung.depth
     at: tuple[float, ...] = (c,) if isinstance(law, OptimalPath) else (best_n, best_d)
     loss = fit.predict(*at, level=level)
+    warnings += _outside_grid(fit, c, n_star)
     beyond = _beyond(fit, c, best_n, best_d)
     if beyond > FAR:
         detail = f"{beyond:.3g} times beyond the largest of the data: read the interval, then doubt it"
@@ -110,6 +111,18 @@ def lowest_loss(law: Any, c: Any, sizes: Sequence[Rung] = ()) -> Any:
     if not sizes:
         return law.loss(law.n_opt(c), law.d_opt(c))
     return np.minimum.reduce([np.asarray(law.loss(rung.n, c / rung.flops_per_token)) for rung in sizes])
+
+
+def _outside_grid(fit: Fit[Any], c: float, n_star: float) -> list[Warn]:
+    """A budget that the data cover, whose best size they do not: only a bound was measured."""
+    if "n" not in fit.domain or c > 6 * fit.domain["n"][1] * fit.domain["d"][1]:
+        return []
+    low, high = fit.domain["n"]
+    if low <= n_star <= high:
+        return []
+    bound = f"at most {low:.3g}, the smallest size" if n_star < low else f"at least {high:.3g}, the largest size"
+    detail = f"N* at {c:.3g} FLOPs lies outside the sizes tried: the data say {bound}; {n_star:.3g} is the law's word"
+    return [Warn(kind=Caveat.OPTIMUM_OUTSIDE_GRID, detail=detail)]
 
 
 def _budget_for(law: Any, n: float | None, d: float | None) -> float:
@@ -156,9 +169,10 @@ def next_trials(
 ) -> list[Trial]:
     """The runs that would make the loss predicted at the optimum of `target_flops` surer, best gain per FLOP first.
 
-    Candidates: sizes and token counts up to 4 times beyond the fitted range, at most `max_flops` each (default: a tenth of
-    the target). Measuring log loss f with noise s takes cov(t, f)^2 / (var f + s^2) off the variance of the target t (linear
-    Gaussian update); covariances are those of the bootstrap draws. ValueError for a fit without draws, or not of a surface.
+    Candidates: sizes and token counts up to 4 times beyond the fitted range, at most `max_flops` each (default: a
+    tenth of the target). Measuring log loss f with noise s takes cov(t, f)^2 / (var f + s^2) off the variance of
+    the target t (linear Gaussian update); covariances are those of the bootstrap draws. ValueError for a fit
+    without draws, or not of a surface.
     """
     law: Any = fit.law_draws
     if law is None or not isinstance(fit.law, LossSurface | KaplanSurface):

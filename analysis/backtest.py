@@ -23,9 +23,10 @@ LEVEL = 0.9
 class Backtest:
     """Predicted against measured loss of the points held out. Arrays have shape (held-out points,).
 
-    approach: "surface", or "envelope" where the rest do not identify a surface (then only points on the envelope of all
-    points are predicted). error: measured over predicted, minus 1. low, high: 90 % predictive interval, of the law and of one
-    measurement. drift: N* at the largest compute by the fit to all points over that by the fit to the rest.
+    approach: "surface", or "envelope" where the rest do not identify a surface (then only points on the envelope of
+    all points are predicted). error: measured over predicted, minus 1. low, high: 90 % predictive interval, of the
+    law and of one measurement. drift: N* at the largest compute by the fit to all points over that by the fit to
+    the rest.
     """
 
     approach: str
@@ -49,8 +50,8 @@ class Backtest:
 def backtest(points: Points, *, budgets: int = 1, bootstrap: int = 500, seed: int = 0) -> Backtest:
     """Hold out the `budgets` largest budgets, fit the others, and predict the held-out losses.
 
-    A budget is a token count, or a FLOPs level where the points are isoFLOP runs. ValueError when fewer than 2 budgets would
-    be left, or when the rest do not even give an envelope.
+    A budget is a token count, or a FLOPs level where the points are isoFLOP runs. ValueError when fewer than 2
+    budgets would be left, or when the rest do not even give an envelope.
     """
     out = held_out(points, budgets)
     rest = select(points, ~out)

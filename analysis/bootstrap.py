@@ -1,8 +1,8 @@
 """Resampling: what the same experiment might have given instead.
 
-Published tables are resampled by row, as their authors did. A sweep of this product is not a set of independent rows: the
-horizons of one trunk share its initialisation and its data, so their errors move together, and the residuals are resampled by
-trunk (wild cluster bootstrap).
+Published tables are resampled by row, as their authors did. A sweep of this product is not a set of independent
+rows: the horizons of one trunk share its initialisation and its data, so their errors move together, and the
+residuals are resampled by trunk (wild cluster bootstrap).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MIN_CLUSTERS = 6
 """Fewer clusters than this cannot show their own scatter: 2^5 sign patterns are too few for a 90 % interval."""
 
 WEBB = np.sqrt([0.5, 1.0, 1.5])
-"""Magnitudes of Webb's six-point weights (mean 0, variance 1): Webb 2023, "Reworking wild bootstrap-based inference"."""
+"""Magnitudes of the six-point weights (mean 0, variance 1) of Webb 2023, Reworking wild bootstrap-based inference."""
 
 
 def row_weights(n_points: int, draws: int, rng: np.random.Generator) -> FloatArray:
@@ -42,10 +42,10 @@ def hat_matrix(jacobian: FloatArray, weights: FloatArray) -> FloatArray:
 def inflate_by_cluster(residuals: FloatArray, hat: FloatArray, cluster: np.ndarray) -> FloatArray:
     """Residuals as if each cluster had not taken part in its own fit: (I - H_gg)^(-1) r_g.
 
-    This is the CR3 (jackknife) correction, advised for few clusters (MacKinnon, Nielsen and Webb 2023): a cluster's common
-    error is mostly absorbed by the fit, and the square root of it (CR2) puts too little back; 90 % intervals of 10 trunks
-    covered 85 % with CR2 and 90 % with CR3 (`python -m benchmarks.coverage`). A direction that a cluster determines alone
-    cannot be put back.
+    This is the CR3 (jackknife) correction, advised for few clusters (MacKinnon, Nielsen and Webb 2023): a cluster's
+    common error is mostly absorbed by the fit, and the square root of it (CR2) puts too little back; 90 % intervals
+    of 10 trunks covered 85 % with CR2 and 90 % with CR3 (`python -m benchmarks.coverage`). A direction that a
+    cluster determines alone cannot be put back.
     """
     out = np.empty_like(residuals)
     for g in range(cluster.max() + 1):
@@ -65,7 +65,9 @@ def webb_weights(n_clusters: int, draws: int, rng: np.random.Generator) -> Float
 def correlated_noise(
     cluster: np.ndarray, sd: FloatArray, trunk_share: float, draws: int, rng: np.random.Generator
 ) -> FloatArray:
-    """Gaussian errors (draws, n) of standard deviation `sd` (n,), of whose variance `trunk_share` is common to a cluster."""
+    """Gaussian errors (draws, n) of standard deviation `sd` (n,), of whose variance `trunk_share` is common to a
+    cluster.
+    """
     if not 0 <= trunk_share <= 1:
         raise ValueError(f"trunk_share={trunk_share} is a share of the variance: between 0 and 1")
     common = rng.standard_normal((draws, cluster.max() + 1))[:, cluster]
@@ -82,15 +84,17 @@ def lowest_of(values: FloatArray, cell: np.ndarray, n_cells: int) -> FloatArray:
 
 
 def student_scale(spare: float, draws: int, rng: np.random.Generator) -> FloatArray:
-    """Factors (draws, 1) that turn Gaussian errors of an estimated scale into Student's t with `spare` degrees of freedom."""
+    """Factors (draws, 1) that turn Gaussian errors of an estimated scale into Student's t with `spare` degrees of
+    freedom.
+    """
     return np.sqrt(spare / rng.chisquare(spare, size=(draws, 1)))
 
 
 def trunk_noise(residual: FloatArray, hat: FloatArray, cluster: np.ndarray, trunk_share: float) -> tuple[float, float]:
     """Standard deviation of an error, and its effective degrees of freedom, from least-squares residuals.
 
-    With M = I - hat and V the correlation of errors (1 on the diagonal, `trunk_share` within a trunk), E[r'r] = sd^2 tr(MV);
-    Satterthwaite's degrees of freedom are tr(MV)^2 / tr(MVMV).
+    With M = I - hat and V the correlation of errors (1 on the diagonal, `trunk_share` within a trunk), E[r'r] =
+    sd^2 tr(MV); Satterthwaite's degrees of freedom are tr(MV)^2 / tr(MVMV).
     """
     correlation = np.where(cluster[:, None] == cluster[None], trunk_share, 0.0)
     np.fill_diagonal(correlation, 1.0)

@@ -50,10 +50,11 @@ class Report:
         largest = float(result.points.flops.max())
         print(f"law ({result.headline}, {result.fit.status}): {report.formula(result.fit)}")
         for advice in result.advice:
+            flops, times = report.compute(advice.flops), f"{advice.flops / largest:.3g}"
             model = f"depth {advice.depth}, " if advice.depth is not None else ""
             lr = f", lr {report.number(advice.lr.value)}" if advice.lr else ""
             print(
-                f"optimum at {report.compute(advice.flops)} FLOPs ({advice.flops / largest:.3g}x the largest run): {model}"
+                f"optimum at {flops} FLOPs ({times}x the largest run): {model}"
                 f"N {report.number(advice.n)}, D {report.number(advice.d)}{lr}, "
                 f"loss {advice.loss.value:.4f} ({report.span(advice.loss.interval, 5)})"
             )
@@ -62,7 +63,7 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True)
 class Backtest:
-    """Leave out the largest budget(s), fit the rest, and print predicted against measured loss and the optimum's drift."""
+    """Leave out the largest budget(s), fit the rest; print predicted against measured loss and the optimum's drift."""
 
     path: Annotated[str, tyro.conf.Positional]
     """A sweep's directory or URI, or a csv or Parquet table."""
@@ -91,7 +92,8 @@ class Backtest:
                 f"{result.predicted[i]:9.4f} {100 * result.error[i]:+7.2f}%  {result.low[i]:.4f} … {result.high[i]:.4f}"
             )
         print(
-            f"N* at {report.compute(float(points.flops.max()))} FLOPs moves by a factor {result.drift:.3f} with all budgets"
+            f"N* at {report.compute(float(points.flops.max()))} FLOPs moves by a factor {result.drift:.3f} "
+            "when all budgets join"
         )
         for warn in result.warnings:
             print(f"warning: {warn}")

@@ -44,18 +44,19 @@ def fit_surface(
 ) -> Fit[Any]:
     """Fit L(N, D) to losses at `n` parameters and `d` tokens, vectors of equal length.
 
-    Minimises the weighted *sum* over points of the Huber function (scale `delta`) of log L - log L(N, D), as Hoffmann et
-    al. 2022 and Besiroglu et al. 2024. objective: "log_huber", "log_lad" (delta to 0), "log_mse" (delta to infinity),
-    "huber" and "least_squares" (the same on raw loss). form: "chinchilla", "tied" (alpha = beta), "kaplan".
+    Minimises the weighted *sum* over points of the Huber function (scale `delta`) of log L - log L(N, D), as
+    Hoffmann et al. 2022 and Besiroglu et al. 2024. objective: "log_huber", "log_lad" (delta to 0), "log_mse" (delta
+    to infinity), "huber" and "least_squares" (the same on raw loss). form: "chinchilla", "tied" (alpha = beta),
+    "kaplan".
 
-    `bootstrap` resamples give intervals at `level` for every parameter and the exponents a, b. Without `clusters` rows are
-    resampled. With `clusters` (one label a point: the run_id of its trunk) residuals are, by cluster; with fewer than 6
-    clusters, errors are drawn with standard deviation `noise` of log loss (from seeds; else the larger of the residuals' and
-    .002), of whose variance `trunk_share` is common to a trunk.
+    `bootstrap` resamples give intervals at `level` for every parameter and the exponents a, b. Without `clusters`
+    rows are resampled. With `clusters` (one label a point: the run_id of its trunk) residuals are, by cluster; with
+    fewer than 6 clusters, errors are drawn with standard deviation `noise` of log loss (from seeds; else the larger
+    of the residuals' and .002), of whose variance `trunk_share` is common to a trunk.
 
     `rivals` (`Points.rivals`) are the other LRs of each point: each resample chooses the lowest among them again.
-    `start` replaces the grid of starts. Raises ValueError for a value that is not positive and finite, lengths that differ,
-    or an unknown form or objective.
+    `start` replaces the grid of starts. Raises ValueError for a value that is not positive and finite, lengths that
+    differ, or an unknown form or objective.
     """
     n_, d_, loss_ = positive("n", n), positive("d", d), positive("loss", loss)
     if not len(n_) == len(d_) == len(loss_):
@@ -120,9 +121,10 @@ def fit_power_law(
 ) -> Fit[PowerLaw]:
     """Fit y = coef x^exponent by (weighted) least squares of log y on log x.
 
-    Intervals are Student's t, exact under independent Gaussian errors of log y; `draws` samples of (intercept, exponent) from
-    the same t distribution serve `predict`. Two points give a line and no interval: PERFECT_BY_CONSTRUCTION, unbounded.
-    Raises ValueError for values that are not positive and finite, or with fewer than two distinct x.
+    Intervals are Student's t, exact under independent Gaussian errors of log y; `draws` samples of (intercept,
+    exponent) from the same t distribution serve `predict`. Two points give a line and no interval:
+    PERFECT_BY_CONSTRUCTION, unbounded. Raises ValueError for values that are not positive and finite, or with fewer
+    than two distinct x.
     """
     x_, y_ = positive("x", x), positive("y", y)
     if len(x_) != len(y_):
@@ -158,7 +160,8 @@ def fit_power_law(
 def envelope_points(flops: FloatArray, loss: FloatArray) -> np.ndarray:
     """Indices of the lower convex hull of (log flops, log loss), sorted by flops, losses strictly falling.
 
-    One far corner (2 max flops, 2 max loss) closes the hull above, as in Gemstones (McLeish et al. 2025), and is dropped.
+    One far corner (2 max flops, 2 max loss) closes the hull above, as in Gemstones (McLeish et al. 2025), and is
+    dropped.
     """
     points = np.column_stack([np.log(np.append(flops, 2 * flops.max())), np.log(np.append(loss, 2 * loss.max()))])
     hull = ConvexHull(points).vertices
@@ -181,8 +184,9 @@ def fit_envelope(
 ) -> Fit[OptimalPath]:
     """Approach 1: power laws N*(C), D*(C), L*(C) through the points on the lower envelope of loss against compute.
 
-    The three lines share their points; intervals are Student's t. Points above the envelope are `left_out: off_envelope`.
-    Raises ValueError for values that are not positive and finite, or when the envelope has fewer than two points.
+    The three lines share their points; intervals are Student's t. Points above the envelope are `left_out:
+    off_envelope`. Raises ValueError for values that are not positive and finite, or when the envelope has fewer
+    than two points.
     """
     c_, n_, d_, loss_ = positive("flops", flops), positive("n", n), positive("d", d), positive("loss", loss)
     if not len(c_) == len(n_) == len(d_) == len(loss_):

@@ -1,7 +1,7 @@
 """Surfaces of log loss in the coordinates the solver works in, with first and second derivatives.
 
-Shapes: B problems side by side (starts, or bootstrap resamples), n points, k parameters. x_n = log N and y_n = log D, both
-centred, so that the parameters are nearly uncorrelated and a change of units changes nothing.
+Shapes: B problems side by side (starts, or bootstrap resamples), n points, k parameters. x_n = log N and y_n = log
+D, both centred, so that the parameters are nearly uncorrelated and a change of units changes nothing.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ FEW = 5
 class Influence:
     """shift (points,): change of log N* at 10 times the largest compute when a point is left out.
 
-    carriers: the ids whose joint removal moves it most; joint_shift: by how much. robust_se: standard error of log N* by the
-    jackknife, from the median of the shifts, so that the outliers themselves cannot widen it.
+    carriers: the ids whose joint removal moves it most; joint_shift: by how much. robust_se: standard error of log
+    N* by the jackknife, from the median of the shifts, so that the outliers themselves cannot widen it.
     """
 
     ids: tuple[str, ...]
@@ -39,8 +39,8 @@ class Influence:
 def influence(points: Points, fit: Fit[Any], *, objective: str = "log_huber") -> Influence:
     """Leave-one-out shifts, and the joint shift of the `FEW` points (a tenth at most) that pull most in one direction.
 
-    Warns INFLUENTIAL_POINTS when the joint shift is more than `CARRIED` robust standard errors. ValueError for a fit of no
-    surface.
+    Warns INFLUENTIAL_POINTS when the joint shift is more than `CARRIED` robust standard errors. ValueError for a
+    fit of no surface.
     """
     if not isinstance(fit.law, LossSurface):
         raise ValueError(f"influence is defined for a loss surface, not for a {type(fit.law).__name__}")

@@ -27,8 +27,8 @@ class Level:
     """One FLOPs budget. `points`: rows of the input, by size. `reason`: why it gives no minimum, or None.
 
     n_opt, d_opt, loss_opt: at the minimum (nan without one). bound: what an edge still tells about N*, in words.
-    curve: the parabola of loss over N, None under "akima". Under "akima" alone: log_n_sd, the standard deviation of log n_opt,
-    and n_draws (draws,), its noisy copies, nan where the minimum fell on an edge.
+    curve: the parabola of loss over N, None under "akima". Under "akima" alone: log_n_sd, the standard deviation of
+    log n_opt, and n_draws (draws,), its noisy copies, nan where the minimum fell on an edge.
     """
 
     flops: float
@@ -44,7 +44,7 @@ class Level:
 
 
 def group_levels(flops: FloatArray) -> list[np.ndarray]:
-    """Rows of each budget, budgets ascending: sorted flops are cut where neighbours differ by more than `SAME_BUDGET`."""
+    """Rows of each budget, ascending: sorted flops are cut where neighbours differ by more than `SAME_BUDGET`."""
     order = np.argsort(flops, kind="stable")
     cuts = np.flatnonzero(np.diff(np.log(flops[order])) > np.log(SAME_BUDGET)) + 1
     return np.split(order, cuts)
@@ -61,7 +61,7 @@ def fit_levels(
     draws: int = 1000,
     seed: int = 0,
 ) -> list[Level]:
-    """The minimum of each budget. Raises ValueError for an unknown method or values that are not positive and finite."""
+    """The minimum of each budget. ValueError for an unknown method or values that are not positive and finite."""
     if method not in ("parabola", "akima"):
         raise ValueError(f"method={method!r}: take parabola or akima")
     c_, n_, d_, loss_ = positive("flops", flops), positive("n", n), positive("d", d), positive("loss", loss)
@@ -163,19 +163,21 @@ def fit_isoflop(
 ) -> Fit[OptimalPath]:
     """Approach 2: power laws of C through each budget's minimum N*, D*, L*.
 
-    method "parabola": least-squares quadratic of loss in log N (and in log D) a budget; equal weights. "akima": Porian et
-    al. 2024, with `draws` copies whose losses carry Gaussian errors of `noise` nats; weights 1 / variance of log N*.
-    Budgets without a minimum inside their sizes are left out with the reason. ValueError with fewer than two minima.
+    method "parabola": least-squares quadratic of loss in log N (and in log D) a budget; equal weights. "akima":
+    Porian et al. 2024, with `draws` copies whose losses carry Gaussian errors of `noise` nats; weights 1 / variance
+    of log N*. Budgets without a minimum inside their sizes are left out with the reason. ValueError with fewer than
+    two minima.
     """
     levels = fit_levels(flops, n, d, loss, method=method, noise=noise, draws=draws, seed=seed)
     names = point_ids(ids, len(np.asarray(flops)))
     good = [item for item in levels if item.reason is None]
     left_out = {names[i]: item.reason for item in levels if item.reason is not None for i in item.points}
     if len(good) < 2:
-        told = "; ".join(f"{item.flops:.3g}: {item.reason} {item.bound}".rstrip() for item in levels if item.reason)
+        reasons = [item.reason for item in levels if item.reason is not None]
+        told = ", ".join(f"{reasons.count(reason)} {reason}" for reason in dict.fromkeys(reasons))
         raise ValueError(
-            f"approach 2 needs a minimum at 2 budgets at least, found {len(good)} ({told}): run 3 or more sizes a budget "
-            "on both sides of the best"
+            f"approach 2 needs a minimum at 2 budgets at least, found {len(good)} of {len(levels)} "
+            f"(the others: {told}): run 3 or more sizes a budget, on both sides of the best"
         )
     c = np.array([item.flops for item in good])
     sd = np.array([item.log_n_sd for item in good])
@@ -218,7 +220,7 @@ def _path(coef: dict[str, FloatArray], centre: float) -> dict[str, FloatArray]:
 
 
 def _slopes_of_draws(log_n: FloatArray, log_c: FloatArray, weights: FloatArray) -> FloatArray:
-    """Weighted line through each draw's minima: log_n (levels, draws) -> (draws, 2). A draw's edge minima are skipped."""
+    """Weighted line through each draw's minima, edges skipped: log_n (levels, draws) -> (draws, 2)."""
     w = np.where(np.isfinite(log_n), weights[:, None], 0.0)
     y = np.where(np.isfinite(log_n), log_n, 0.0)
     total = w.sum(0)
@@ -231,8 +233,9 @@ def _slopes_of_draws(log_n: FloatArray, log_c: FloatArray, weights: FloatArray) 
 def asymmetry(levels: Sequence[Level], n: FloatArray, loss: FloatArray) -> tuple[float, float]:
     """(z, shift): pooled z value of a cubic term in log N over all budgets, and the mean shift of log N* it causes.
 
-    A parabola is symmetric; the loss around the optimum is not unless alpha = beta, and then the vertex is biased, the more
-    the wider the sizes are spread. (0, 0) where no budget has the five sizes that a cubic and its error need.
+    A parabola is symmetric; the loss around the optimum is not unless alpha = beta, and then the vertex is biased,
+    the more the wider the sizes are spread. (0, 0) where no budget has the five sizes that a cubic and its error
+    need.
     """
     scores, shifts = [], []
     for item in levels:

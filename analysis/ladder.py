@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analysis.runs import Params, Runs
@@ -21,9 +22,10 @@ class Rung:
     flops_per_token: float
 
 
+@functools.cache
 def rungs(
-    model: ModelConfig, params: Params = "with_head", depths: Iterable[int] = range(1, MAX_DEPTH + 1)
-) -> list[Rung]:
+    model: ModelConfig, params: Params = "with_head", depths: Sequence[int] = range(1, MAX_DEPTH + 1)
+) -> tuple[Rung, ...]:
     """The sizes that `model` gives at each depth, ascending. A depth whose width the model refuses is skipped."""
     found = []
     for depth in depths:
@@ -32,7 +34,7 @@ def rungs(
             continue
         sized = dataclasses.replace(model, depth=depth)
         found.append(Rung(depth=depth, n=float(getattr(sized.counts, params)), flops_per_token=sized.flops_per_token))
-    return found
+    return tuple(found)
 
 
 def of_runs(runs: Runs) -> ModelConfig | None:

@@ -12,10 +12,11 @@ from analysis.runs import Runs
 
 
 def optima(runs: Runs) -> pd.DataFrame:
-    """The best LR of each (size, tokens): columns id, n, d, lr, loss, n_lrs, reason (None where the minimum is bracketed).
+    """The best LR of each (size, tokens): columns id, n, d, lr, loss, n_lrs, reason (None where the minimum is
+    bracketed).
 
-    A parabola of loss in log LR through the lowest loss and up to two neighbours on each side gives lr and loss; without a
-    bracketed minimum they are those of the lowest loss measured.
+    A parabola of loss in log LR through the lowest loss and up to two neighbours on each side gives lr and loss;
+    without a bracketed minimum they are those of the lowest loss measured.
     """
     rows = []
     for _, cell in runs.seed_means.dropna(subset=["lr"]).groupby("cell"):
@@ -52,9 +53,9 @@ def optima(runs: Runs) -> pd.DataFrame:
 def fit_lr_optimum(runs: Runs, *, level: float = 0.9, draws: int = 1000, seed: int = 0) -> Fit[LrLaw]:
     """lr*(N, D) = coef N^p D^q by least squares of the log of each (size, tokens)'s best LR.
 
-    Only bracketed minima count; the others are left out as `optimum_outside_grid`. A size or token count that does not vary
-    gets exponent 0, and so do both where there are too few minima to tell: then status is NOT_IDENTIFIED and the law is the
-    geometric mean of what there is. ValueError when no row states its LR.
+    Only bracketed minima count; the others are left out as `optimum_outside_grid`. A size or token count that does
+    not vary gets exponent 0, and so do both where there are too few minima to tell: then status is NOT_IDENTIFIED
+    and the law is the geometric mean of what there is. ValueError when no row states its LR.
     """
     cells = optima(runs)
     if cells.empty:

@@ -1,7 +1,7 @@
 """One function a figure. Each takes Axes and returns them; units and conventions stand in the labels.
 
-Readable in grey: series differ in marker or dash as well as in colour. Points carry their id, so that `analysis.svg` can
-make them hover and link.
+Readable in grey: series differ in marker or dash as well as in colour. Points carry their id, so that
+`analysis.svg` can make them hover and link.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from analysis.advise import lowest_loss
 from analysis.backtest import Backtest
@@ -97,6 +97,7 @@ def loss_vs_compute(
         color="#5b6770",
     )
     ax.set(xscale="log", yscale="log", xlabel=FLOPS_LABEL[flops], ylabel="validation loss (nats per token)")
+    _flops_ticks(ax.xaxis)
     _few_ticks(ax.yaxis)
     ax.legend(fontsize=8, frameon=False)
     return ax
@@ -107,9 +108,7 @@ def fit_label(fit: Fit[Any]) -> str:
     law = fit.law
     if isinstance(law, OptimalPath):
         return f"envelope: L ∝ C^{law.loss_exponent:.3f}"
-    if hasattr(law, "E"):
-        return f"surface at its optimum (E = {law.E:.3g}, {fit.status.lower().replace('_', ' ')})"
-    return f"{law.form} at its optimum"
+    return f"{law.form} surface at its optimum"
 
 
 def _few_ticks(axis: Axis) -> None:
@@ -120,6 +119,14 @@ def _few_ticks(axis: Axis) -> None:
     axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]) if high / low < 4 else LogLocator(subs=(1, 2, 5)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
     axis.set_minor_locator(NullLocator())
+
+
+def _flops_ticks(axis: Axis) -> None:
+    """1e12, 2e12, 5e12 where the data span little; whole decades where they span more."""
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1,) if high / low > 100 else (1, 2, 5), numticks=12))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0e}".replace("e+", "e")))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def short(value: float) -> str:
@@ -188,7 +195,7 @@ def surface_contours(ax: Axes, points: Points, fit: Fit[Any], *, params: str = "
 
 
 def lr_optimum(ax: Axes, runs: Runs) -> Axes:
-    """Loss above the cell's lowest against peak LR: a marker a size, a dash a token count; circles mark each best LR."""
+    """Loss above the cell's lowest against peak LR: a marker a size, a dash a token count; circles at each best LR."""
     means = runs.seed_means.dropna(subset=["lr"])
     cells = optima(runs).set_index(["n", "d"])
     sizes, budgets = sorted(means["n"].unique()), sorted(means["d"].unique())
@@ -249,6 +256,7 @@ def residuals(ax: Axes, points: Points, fit: Fit[Any], *, flops: str = "exact") 
     ax.axhline(0, color=FAINT, lw=0.8)
     _by_size(ax, points, points.flops, error)
     ax.set(xscale="log", xlabel=FLOPS_LABEL[flops], ylabel="measured over fitted loss − 1 (%)")
+    _flops_ticks(ax.xaxis)
     ax.legend(fontsize=8, frameon=False)
     return ax
 
@@ -267,6 +275,7 @@ def tokens_per_param(
             low, high = np.exp(np.clip(np.quantile(log_ratio, [0.05, 0.95], axis=1), -50, 50))
             ax.fill_between(c, low, high, color=colour, alpha=0.12, lw=0)
     ax.set(xscale="log", yscale="log", xlabel=FLOPS_LABEL[flops], ylabel="compute-optimal tokens per parameter")
+    _flops_ticks(ax.xaxis)
     _few_ticks(ax.yaxis)
     ax.legend(fontsize=8, frameon=False)
     return ax

@@ -136,8 +136,8 @@ class SurfaceProblem:
     ) -> tuple[FloatArray, float | None]:
         """Errors of log loss, (draws, candidates), and the noise assumed for them (None if the trunks show it).
 
-        Scale comes from the residuals of least squares, whatever the objective: its projection is known, while a robust fit
-        passes exactly through k points and hides their errors.
+        Scale comes from the residuals of least squares, whatever the objective: its projection is known, while a
+        robust fit passes exactly through k points and hides their errors.
         """
         squares = self._run(theta[None], self.z, self.weights, "log_mse", np.inf).theta
         model = self.form.derivatives(squares, self.x, self.y)

@@ -103,7 +103,8 @@ def formula(fit: Fit[Any]) -> str:
         return f"L(N, D) = [({law.n_c:.3g} / N)^{law.alpha_n / law.alpha_d:.3f} + {law.d_c:.3g} / D]^{law.alpha_d:.3f}"
     if isinstance(law, OptimalPath):
         return (
-            f"L*(C) = {np.exp(law.loss_intercept):.4g} C^{law.loss_exponent:.4f},  N*(C) = {np.exp(law.n_intercept):.3g} C^{law.n_exponent:.3f},  "
+            f"L*(C) = {np.exp(law.loss_intercept):.4g} C^{law.loss_exponent:.4f},  "
+            f"N*(C) = {np.exp(law.n_intercept):.3g} C^{law.n_exponent:.3f},  "
             f"D*(C) = {np.exp(law.d_intercept):.3g} C^{law.d_exponent:.3f}"
         )
     return str(law)
@@ -229,10 +230,11 @@ def figures(study: Study) -> list[dict[str, str]]:
 
     add(
         "Loss against compute",
-        f"Each point is the best LR of one size and token count. The line is the {study.headline} fit carried to 10 times "
-        "the largest run, with its 90 % interval.",
+        f"Each point is the best LR of one size and token count. The line is the {study.headline} fit carried to "
+        "10 times the largest run, with its 90 % interval.",
         lambda ax: plots.loss_vs_compute(ax, points, study.fit, sizes=study.sizes, flops=runs.flops),
         size=(8.2, 4.4),
+        left=0.09,
     )
     add(
         "Loss against tokens",
@@ -278,8 +280,9 @@ def figures(study: Study) -> list[dict[str, str]]:
         carried = study.influence
         add(
             "Influence",
-            "What leaving out one point does to N* at 10 times the largest compute; filled: the few that do most together.",
+            "What leaving out a point does to N* at 10 times the largest compute; filled: those that do most together.",
             lambda ax: plots.influence(ax, carried),
+            left=0.28,
         )
     largest = float(points.flops.max())
     add(

@@ -37,8 +37,8 @@ class Points:
     """The points of a surface: one a (size, tokens), the best LR of each. Arrays have shape (points,).
 
     n: parameters. d: tokens. flops. loss: nats per token, mean over seeds. lr: peak LR. depth: -1 where unknown.
-    clusters: the trunk each loss comes from. weights: seeds averaged, relative to the mean. noise: standard deviation of log
-    loss between seeds, pooled over all settings with repeats; None without any.
+    clusters: the trunk each loss comes from. weights: seeds averaged, relative to the mean. noise: standard
+    deviation of log loss between seeds, pooled over all settings with repeats; None without any.
     """
 
     ids: tuple[str, ...]
@@ -75,8 +75,9 @@ class Rivals:
 class Runs:
     """What was measured, in one convention of N and FLOPs.
 
-    table: one row a (trial, horizon), all of them, with columns id, run_id, cell (number of the (size, tokens) pair), setting
-    (what may be averaged over seeds), n, d, flops, loss, lr, seed, depth, status. left_out: id -> why a row can never be a point. records: the rows as they were read.
+    table: one row a (trial, horizon), all of them, with columns id, run_id, cell (number of the (size, tokens)
+    pair), setting (what may be averaged over seeds), n, d, flops, loss, lr, seed, depth, status. left_out: id ->
+    why a row can never be a point. records: the rows as they were read.
     """
 
     source: str
@@ -94,7 +95,9 @@ class Runs:
 
     @property
     def seed_means(self) -> pd.DataFrame:
-        """One row a (cell, setting) with its mean loss over seeds; columns cell, setting, n, d, flops, loss, lr, depth, id, seeds."""
+        """One row a (cell, setting) with its mean loss over seeds; columns cell, setting, n, d, flops, loss, lr,
+        depth, id, seeds.
+        """
         first = {name: (name, "first") for name in ("n", "d", "flops", "lr", "depth", "id")}
         grouped = self.measured.groupby(["cell", "setting"], sort=True)
         return grouped.agg(loss=("loss", "mean"), seeds=("id", "size"), **first).reset_index()
@@ -113,8 +116,8 @@ class Runs:
     def best(self, lr_choice: LrChoice = "lowest") -> Points:
         """Per (size, tokens): the lowest loss over LR of the mean over seeds; the others are `not_best_lr`.
 
-        "interpolated" takes the vertex of the parabola in log LR through the lowest and its two neighbours instead, where
-        there are two. ValueError when no row holds a loss.
+        "interpolated" takes the vertex of the parabola in log LR through the lowest and its two neighbours instead,
+        where there are two. ValueError when no row holds a loss.
         """
         rows = self.measured
         if rows.empty:
@@ -161,7 +164,7 @@ class Runs:
         return [
             Warn(
                 kind=Caveat.LR_AT_EDGE,
-                detail=f"the best LR of {len(found)} of {len(picked)} points is the smallest or largest tried: widen --lrs",
+                detail=f"the best LR of {len(found)} of {len(picked)} points is at the edge of the grid: widen --lrs",
                 points=tuple(found),
             )
         ]
@@ -181,7 +184,7 @@ def _within_noise(picked: pd.DataFrame, cell: np.ndarray, gap: FloatArray, noise
 
 
 def _interpolated(picked: pd.DataFrame, means: pd.DataFrame) -> tuple[FloatArray, FloatArray]:
-    """Loss and LR at the vertex of the parabola through each best LR and its neighbours; the lowest itself at an edge."""
+    """Loss and LR at the vertex of the parabola through each best LR and its neighbours; at an edge the lowest."""
     losses, lrs = picked["loss"].to_numpy(float).copy(), picked["lr"].to_numpy(float).copy()
     for i, row in enumerate(picked.to_dict("records")):
         curve = means[means["cell"] == row["cell"]].groupby("lr")["loss"].min()
@@ -194,7 +197,8 @@ def _interpolated(picked: pd.DataFrame, means: pd.DataFrame) -> tuple[FloatArray
 
 
 def load(path_or_frame: str | Path | pd.DataFrame, *, params: Params = "with_head", flops: Flops = "exact") -> Runs:
-    """Read a sweep's directory (or URI), a csv or Parquet table, or a DataFrame; see the top of this module for columns.
+    """Read a sweep's directory (or URI), a csv or Parquet table, or a DataFrame; see the top of this module for
+    columns.
 
     Raises ValueError for a missing column, an unknown convention, or a place that holds no row.
     """
@@ -271,7 +275,7 @@ def _canonical(raw: pd.DataFrame, params: Params, flops: Flops, source: str) -> 
 
 
 def _settings(raw: pd.DataFrame, n: pd.Series, lr: pd.Series, run_id: pd.Series) -> pd.Series:
-    """A name for what is averaged over seeds: everything of the config but the seed, the budgets and the data's path."""
+    """A name for what is averaged over seeds: all of the config but the seed, the budgets and the data's path."""
     if "config" in raw:
         codes = pd.factorize(raw["config"].map(_without_seed))[0]
         return pd.Series([f"setting {code}" for code in codes], index=raw.index)
@@ -312,7 +316,9 @@ def _quality(table: pd.DataFrame, raw: pd.DataFrame, left_out: Mapping[str, Reas
     if "decay_steps" in raw:
         short = tuple(table["id"][usable & (raw["decay_steps"] < FEW_DECAY_STEPS)])
         if short:
-            detail = f"{len(short)} losses decayed over fewer than {FEW_DECAY_STEPS} steps: they are above what they stand for"
+            detail = (
+                f"{len(short)} losses decayed over fewer than {FEW_DECAY_STEPS} steps: higher than a full decay gives"
+            )
             found.append(Warn(kind=Caveat.FEW_DECAY_STEPS, detail=detail, points=short))
     if "epochs" in raw:
         repeated = tuple(table["id"][usable & (raw["epochs"].astype(float) > MAX_EPOCHS)])

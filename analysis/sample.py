@@ -1,4 +1,4 @@
-"""A small sweep by simulation, for the notebook and the tests: records whose law is known because it was written here."""
+"""A small sweep by simulation, for the notebook and the tests: its law is known because it was written here."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def records(
 ) -> list[RunRecord]:
     """One row a (depth, lr, seed, budget), as a finished sweep leaves them: most done, some diverged, some stopped.
 
-    All but the four LRs nearest a size's best are stopped after their first budget; more than 4 times the best diverges.
+    All but the four LRs nearest a size's best are stopped after their first budget; more than 4 times the best
+    diverges.
     """
     rng = np.random.default_rng(0)
     rows = []

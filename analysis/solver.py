@@ -1,8 +1,8 @@
 """Batched damped Newton for robust fits of a surface: many starts, or many bootstrap resamples, at once.
 
-Minimises sum_i w_i rho(target_i - model_i), rho the Huber function (quadratic within delta, absolute beyond). Newton's
-Hessian is exact and fast near the answer, the IRLS one is positive definite and safe far from it; each problem blends the
-two and adapts the blend and the damping by whether its last step lowered the objective.
+Minimises sum_i w_i rho(target_i - model_i), rho the Huber function (quadratic within delta, absolute beyond).
+Newton's Hessian is exact and fast near the answer, the IRLS one is positive definite and safe far from it; each
+problem blends the two and adapts the blend and the damping by whether its last step lowered the objective.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ EXPONENT_MATTERS = 0.05
 class Study:
     """A sweep and what it says.
 
-    fits: approach -> fit, for those that could be made. refusals: approach -> why it could not be. headline: the approach
-    whose advice is given. advice: one a target. conventions: exponent of N* by convention.
+    fits: approach -> fit, for those that could be made. refusals: approach -> why it could not be. headline: the
+    approach whose advice is given. advice: one a target. conventions: exponent of N* by convention.
     """
 
     runs: Runs
@@ -52,9 +52,9 @@ class Study:
     warnings: tuple[Warn, ...]
 
     @property
-    def sizes(self) -> list[Rung]:
+    def sizes(self) -> tuple[Rung, ...]:
         """The models of the ladder; empty without one."""
-        return [] if self.ladder is None else rungs(self.ladder, self.runs.params)
+        return () if self.ladder is None else rungs(self.ladder, self.runs.params)
 
     @property
     def fit(self) -> Fit[Any]:
@@ -71,7 +71,8 @@ def study(
     level: float = 0.9,
     targets: Sequence[float] = (),
 ) -> Study:
-    """Fit everything that can be fitted. `targets`: FLOPs to advise on; default 1, 10, 100 times the largest of the data.
+    """Fit everything that can be fitted. `targets`: FLOPs to advise on; default 1, 10, 100 times the largest of the
+    data.
 
     ValueError when there is no loss at all, or too little for even an envelope.
     """

@@ -11,6 +11,8 @@ from analysis.laws import FloatArray, LossSurface
 from analysis.result import Caveat, Fit, Interval, Status, Warn
 from analysis.solver import Solution
 
+FLOOR_SEEN = 1.02
+"""A smallest loss within 2 % of E has come to the floor; above that E is an extrapolation of the law."""
 E_IS_ZERO = 1e-3
 """E below this share of the smallest loss is no floor at all."""
 
@@ -34,17 +36,16 @@ def judge(
         )
     intervals = _intervals(fit, level)
     if noise_assumed is not None:
-        warnings.append(
-            Warn(
-                kind=Caveat.NOISE_ASSUMED,
-                detail=f"too few trunks to show their scatter: noise of log loss taken as {noise_assumed:.4f}; repeat seeds",
-            )
-        )
+        detail = f"too few trunks to show their scatter: noise of log loss taken as {noise_assumed:.2g}; repeat seeds"
+        warnings.append(Warn(kind=Caveat.NOISE_ASSUMED, detail=detail))
     if isinstance(fit.law, LossSurface):
         floor_warnings = _floor(fit.law, loss)
         warnings += floor_warnings
         if floor_warnings and status == Status.CONVERGED:
             status = Status.BOUND_HIT
+        elif loss.min() > FLOOR_SEEN * fit.law.E:
+            detail = f"the smallest loss is {loss.min() / fit.law.E:.2f} times E: the floor is the law's word, not a measurement"
+            warnings.append(Warn(kind=Caveat.EXTRAPOLATION, detail=detail))
         need = 3
     else:
         need = 2

@@ -35,16 +35,23 @@ def anchor(point: str) -> str:
 
 
 def render(
-    draw: Callable[[Axes], object], *, hover: Mapping[str, str], prefix: str, size: tuple[float, float] = (6.4, 4.0)
+    draw: Callable[[Axes], object],
+    *,
+    hover: Mapping[str, str],
+    prefix: str,
+    size: tuple[float, float] = (6.4, 4.0),
+    left: float = 0.12,
 ) -> str:
     """The figure that `draw` makes, as an <svg> element that scales with the page.
 
-    hover: point id -> text shown over it. prefix: makes the element ids of several figures on one page distinct, and the
-    same from one run to the next.
+    hover: point id -> text shown over it. prefix: makes the element ids of several figures on one page distinct,
+    and the same from one run to the next. left: share of the width kept for the labels of the vertical axis (a
+    layout that measures them draws every figure twice).
     """
     settings: Any = {**STYLE, "svg.hashsalt": prefix}
     with mpl.rc_context(settings):
-        figure = Figure(figsize=size, layout="constrained")
+        figure = Figure(figsize=size)
+        figure.subplots_adjust(left=left, right=0.985, bottom=0.13, top=0.97)
         FigureCanvasSVG(figure)
         draw(figure.add_subplot())
         out = io.StringIO()
@@ -59,4 +66,4 @@ def render(
         point = html.unescape(match.group(1))
         return f'<a href="#{anchor(point)}"><title>{html.escape(hover.get(point, point))}</title>'
 
-    return re.sub(r'<a xlink:href="#([^"]+)">', link, text)
+    return re.sub(r'<a xlink:href="#([^"]+)"[^>]*>', link, text)

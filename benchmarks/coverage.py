@@ -1,7 +1,8 @@
-"""How often 90 % intervals cover the truth, over simulated sweeps. `python -m benchmarks.coverage [SWEEPS]`, default 400.
+"""How often 90 % intervals cover the truth, over simulated sweeps. `python -m benchmarks.coverage [SWEEPS]`,
+default 400.
 
-Each sweep is a grid of sizes 2e6..2e8 and token counts 1e8..6.4e9 on the Chinchilla surface, one trunk a size, with errors of
-log loss of standard deviation .003, half of their variance common to a trunk.
+Each sweep is a grid of sizes 2e6..2e8 and token counts 1e8..6.4e9 on the Chinchilla surface, one trunk a size, with
+errors of log loss of standard deviation .003, half of their variance common to a trunk.
 """
 
 from __future__ import annotations

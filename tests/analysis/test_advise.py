@@ -56,6 +56,15 @@ def test_extrapolation_is_stated_and_warned_of():
     assert [warn.kind for warn in far.warnings] == [Caveat.EXTRAPOLATION]
 
 
+def test_a_best_size_that_was_not_tried_is_only_a_bound():
+    few = N < 2e8
+    small = fit_surface(N[few], D[few], LAW.loss(N[few], D[few]))
+    big = [warn for warn in optimum(small, flops=6e18).warnings if warn.kind == Caveat.OPTIMUM_OUTSIDE_GRID]
+    assert small.law.n_opt(6e18) > N[few].max() and "at least" in big[0].detail
+    inside = optimum(FIT, flops=1e20).warnings
+    assert not any(warn.kind == Caveat.OPTIMUM_OUTSIDE_GRID for warn in inside)
+
+
 def test_an_envelope_advises_the_nearest_depth():
     c = 6 * N * D
     fit = fit_envelope(c, N, D, LAW.loss(N, D))
@@ -109,13 +118,15 @@ def test_next_trial_does_what_it_promises():
 def test_ladder_of_a_sample_gives_the_recorded_counts_and_flops(sample_runs):
     model = of_runs(sample_runs)
     records = sample_runs.records.drop_duplicates("depth").set_index("depth")
-    for rung in rungs(model, depths=records.index):
+    for rung in rungs(model, depths=tuple(records.index)):
         assert rung.n == records.loc[rung.depth, "n_params_with_head"]
         assert rung.flops_per_token == records.loc[rung.depth, "flops_per_token"]
 
 
 def test_odd_widths_are_no_rungs():
-    assert [rung.depth for rung in rungs(ModelConfig(aspect_ratio=15, vocab_size=64, seq_len=8), depths=range(1, 7))] == [
+    assert [
+        rung.depth for rung in rungs(ModelConfig(aspect_ratio=15, vocab_size=64, seq_len=8), depths=range(1, 7))
+    ] == [
         2,
         4,
         6,

@@ -52,10 +52,12 @@ def test_trunk_noise_is_unbiased_under_its_own_model():
 
 
 def test_correlated_noise_has_the_stated_correlation():
-    errors = boot.correlated_noise(np.array([0, 0, 1]), np.array([1.0, 2.0, 1.0]), 0.3, 50_000, np.random.default_rng(0))
+    errors = boot.correlated_noise(
+        np.array([0, 0, 1]), np.array([1.0, 2.0, 1.0]), 0.3, 50_000, np.random.default_rng(0)
+    )
     assert np.corrcoef(errors.T) == pytest.approx(np.array([[1, 0.3, 0], [0.3, 1, 0], [0, 0, 1]]), abs=0.02)
     assert errors.std(0) == pytest.approx([1, 2, 1], rel=0.02)
-    with pytest.raises(ValueError, match="trunk_share=1.5"):
+    with pytest.raises(ValueError, match=r"trunk_share=1\.5"):
         boot.correlated_noise(np.array([0]), np.ones(1), 1.5, 1, np.random.default_rng(0))
 
 

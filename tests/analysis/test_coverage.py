@@ -1,4 +1,4 @@
-"""90 % intervals cover the truth about as often as they say: 60 simulated sweeps a size (400 in `benchmarks.coverage`)."""
+"""90 % intervals cover the truth as often as they say: 60 simulated sweeps a size (400 in benchmarks.coverage)."""
 
 import pytest
 from scipy.stats import binom

@@ -8,7 +8,9 @@ import analysis
 
 
 def test_no_module_loads_torch_or_ray():
-    modules = [info.name for info in pkgutil.iter_modules(analysis.__path__, "analysis.") if info.name != "analysis.__main__"]
+    modules = [
+        info.name for info in pkgutil.iter_modules(analysis.__path__, "analysis.") if info.name != "analysis.__main__"
+    ]
     assert len(modules) > 15
     code = (
         f"import importlib, sys\nfor name in {modules!r}:\n    importlib.import_module(name)\n"

@@ -15,7 +15,9 @@ LAWS = [
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("c", [1e16, 1e23])
 def test_optimum_is_the_minimum_under_six_n_d(law, c):
-    best = minimize_scalar(lambda u: law.loss(np.exp(u), c / 6 / np.exp(u)), bounds=(5, 45), method="bounded", options={"xatol": 1e-11})
+    best = minimize_scalar(
+        lambda u: law.loss(np.exp(u), c / 6 / np.exp(u)), bounds=(5, 45), method="bounded", options={"xatol": 1e-11}
+    )
     assert law.n_opt(c) == pytest.approx(np.exp(best.x), rel=1e-5)
     assert 6 * law.n_opt(c) * law.d_opt(c) == pytest.approx(c, rel=1e-12)
 

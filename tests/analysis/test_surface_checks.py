@@ -16,10 +16,18 @@ def grid(sizes=6, horizons=6, law=LAW, noise=0.0, seed=0):
     return n, d, law.loss(n, d) * np.exp(noise * np.random.default_rng(seed).standard_normal(len(n)))
 
 
-def test_clean_data_raise_nothing():
-    fit = fit_surface(*grid(noise=0.001), bootstrap=100)
+def test_clean_data_that_reach_the_floor_raise_nothing():
+    n, d = (g.ravel() for g in np.meshgrid(np.geomspace(1e6, 1e14, 6), np.geomspace(1e8, 1e16, 6)))
+    errors = np.exp(0.001 * np.random.default_rng(0).standard_normal(36))
+    fit = fit_surface(n, d, LAW.loss(n, d) * errors, bootstrap=100)
     assert fit.status == Status.CONVERGED
     assert fit.warnings == ()
+
+
+def test_a_floor_that_no_run_came_near_is_called_an_extrapolation():
+    fit = fit_surface(*grid(noise=0.001), bootstrap=100)
+    assert fit.status == Status.CONVERGED
+    assert [warn.kind for warn in fit.warnings] == [Caveat.EXTRAPOLATION]
 
 
 def test_floor_at_zero_is_a_bound_hit():
