@@ -305,3 +305,14 @@ def _steps(n: int):  # type: ignore[no-untyped-def]
     from tinyllm.horizon import Horizon
 
     return Horizon(value=n, unit="steps")
+
+
+def test_bf16_runs_under_autocast_and_stays_near_fp32(tiny_config: ConfigMaker, tmp_path: Path) -> None:
+    rows = {}
+    for precision in ("fp32", "bf16"):
+        config = dataclasses.replace(tiny_config(12), precision=precision)
+        run(Job(config=config, options=RunOptions(), root=str(tmp_path / precision)))
+        (rows[precision],) = read(str(tmp_path / precision))
+    assert rows["bf16"].precision == "bf16"
+    assert rows["bf16"].val_loss != rows["fp32"].val_loss
+    assert rows["bf16"].val_loss == pytest.approx(rows["fp32"].val_loss, rel=0.02)
