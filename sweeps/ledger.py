@@ -105,6 +105,11 @@ class Ledger:
         self._reserved.clear()
         self.write()
 
+    @property
+    def over_quoted(self) -> float | None:
+        """Spent / quoted, over all sessions; None before anything was quoted."""
+        return self.spent / self._quoted if self._quoted else None
+
     def __str__(self) -> str:
         cost = "" if self.price is None else f", cost {self.hours * self.price:,.2f}"
         return f"{self.hours:.3g} device-hours{cost}"

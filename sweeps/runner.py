@@ -111,6 +111,8 @@ def _execute(planned: Planned, ledger: Ledger, site: Site, console: Console) -> 
                 # Storage that is full or gone, a lost head: what was reached is on record, the last lines say the rest.
                 view.say(f"the sweep broke off: {type(error).__name__}: {str(error).strip().splitlines()[-1]}")
     lines, code = last_lines(planned.root, board, planned.command, interrupted=session.closing == INTERRUPTED)
+    if (ratio := ledger.over_quoted) is not None:
+        lines.insert(1, f"Spent: {ledger}, {ratio:.2f} x what its segments were quoted at.")
     console.print("\n".join(lines), highlight=False, soft_wrap=True)
     return code
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Literal
 
 import chaos_hook
-import psutil
 from ray.cluster_utils import Cluster
 
 from sweeps import cluster as sweep_cluster
@@ -96,24 +95,15 @@ class Chaos:
         return int(Path(self.cluster.directory, chaos_hook.MET).read_text())
 
     def kill(self, victim: Victim, sweep: subprocess.Popen[str], pid: int) -> None:
-        """SIGKILL."""
+        """SIGKILL. `pid`: who met the moment, one of a trial's workers, or the driver of a trial that has none."""
         match victim:
-            case "worker":
+            case "worker" | "driver":
                 os.kill(pid, signal.SIGKILL)
-            case "driver":
-                os.kill(self.driver_of(sweep), signal.SIGKILL)
             case "raylet":
                 self.cluster.kill_second_node()
             case "sweep":
                 sweep.kill()
                 sweep.wait()
-
-    def driver_of(self, sweep: subprocess.Popen[str]) -> int:
-        """Pid of a trial's actor: the process that Tune talks to."""
-        nodes = [self.cluster.cluster.head_node, *self.cluster.cluster.worker_nodes]
-        raylets = [info.process.pid for node in nodes for info in node.all_processes["raylet"]]
-        children = [child for pid in raylets for child in psutil.Process(pid).children(recursive=True)]
-        return next(child.pid for child in children if "Trainable.train" in " ".join(child.cmdline()))
 
     def finish(self, sweep: subprocess.Popen[str]) -> str:
         """Wait for its end, which must be a good one; returns what it printed."""

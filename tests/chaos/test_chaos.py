@@ -26,7 +26,7 @@ MATRIX = [
 def test_a_killed_sweep_ends_as_if_nothing_had_happened(
     victim: Victim, moment: Moment, chaos: Chaos, undisturbed: dict[tuple[float, int], RunRecord]
 ) -> None:
-    # A worker that is not its trial's driver is one of several.
+    # A one-worker trial is trained by its driver; a worker that is not its trial's driver is one of several.
     workers = 2 if victim == "worker" else 1
     chaos.ask_for(moment, node="second" if victim == "raylet" else "any")
     sweep = chaos.start(workers=workers)
