@@ -42,10 +42,9 @@ def hat_matrix(jacobian: FloatArray, weights: FloatArray) -> FloatArray:
 def inflate_by_cluster(residuals: FloatArray, hat: FloatArray, cluster: np.ndarray) -> FloatArray:
     """Residuals as if each cluster had not taken part in its own fit: (I - H_gg)^(-1) r_g.
 
-    This is the CR3 (jackknife) correction, advised for few clusters (MacKinnon, Nielsen and Webb 2023): a cluster's
-    common error is mostly absorbed by the fit, and the square root of it (CR2) puts too little back; 90 % intervals
-    of 10 trunks covered 85 % with CR2 and 90 % with CR3 (`python -m benchmarks.coverage`). A direction that a
-    cluster determines alone cannot be put back.
+    This is the CR3 (jackknife) correction, advised for few clusters (MacKinnon, Nielsen and Webb 2023): the fit absorbs
+    most of a cluster's common error, and the usual square root of it (CR2) puts too little back. How well the intervals
+    cover: `python -m benchmarks.coverage`. A direction that a cluster determines alone cannot be put back.
     """
     out = np.empty_like(residuals)
     for g in range(cluster.max() + 1):

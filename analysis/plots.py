@@ -23,7 +23,7 @@ from analysis.isoflop import fit_levels
 from analysis.ladder import Rung
 from analysis.laws import FloatArray, OptimalPath
 from analysis.lr import optima
-from analysis.result import Fit
+from analysis.result import Fit, Status
 from analysis.runs import Points, Runs
 
 MARKERS = "osD^vP*Xhd<>"
@@ -101,6 +101,10 @@ def loss_vs_compute(
     _few_ticks(ax.yaxis)
     ax.legend(fontsize=8, frameon=False)
     return ax
+
+
+def _with_status(name: str, fit: Fit[Any]) -> str:
+    return name if fit.status == Status.CONVERGED else f"{name} ({fit.status.lower().replace('_', ' ')})"
 
 
 def fit_label(fit: Fit[Any]) -> str:
@@ -267,7 +271,7 @@ def tokens_per_param(
     """Compute-optimal tokens per parameter against compute, one line an approach, with its 90 % band where known."""
     c = np.geomspace(flops_low, flops_high, 50)
     for dash, colour, (name, fit) in zip(DASHES, (DARK, ACCENT, "#3d7ea6"), fits.items(), strict=False):
-        ax.plot(c, fit.law.d_opt(c) / fit.law.n_opt(c), ls=dash, color=colour, lw=1.5, label=name)
+        ax.plot(c, fit.law.d_opt(c) / fit.law.n_opt(c), ls=dash, color=colour, lw=1.5, label=_with_status(name, fit))
         drawn: Any = fit.law_draws
         if drawn is not None:
             with np.errstate(over="ignore", under="ignore", divide="ignore"):

@@ -44,7 +44,8 @@ def judge(
         if floor_warnings and status == Status.CONVERGED:
             status = Status.BOUND_HIT
         elif loss.min() > FLOOR_SEEN * fit.law.E:
-            detail = f"the smallest loss is {loss.min() / fit.law.E:.2f} times E: the floor is the law's word, not a measurement"
+            times = loss.min() / fit.law.E
+            detail = f"the smallest loss is {times:.2f} times E: the floor is the law's word, not a measurement"
             warnings.append(Warn(kind=Caveat.EXTRAPOLATION, detail=detail))
         need = 3
     else:
