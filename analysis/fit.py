@@ -51,8 +51,8 @@ def fit_surface(
 
     `bootstrap` resamples give intervals at `level` for every parameter and the exponents a, b. Without `clusters`
     rows are resampled. With `clusters` (one label a point: the run_id of its trunk) residuals are, by cluster; with
-    fewer than 6 clusters, errors are drawn with standard deviation `noise` of log loss (from seeds; else the larger
-    of the residuals' and .002), of whose variance `trunk_share` is common to a trunk.
+    fewer than 6 clusters, errors are drawn with standard deviation `noise` of log loss (from seeds; else that of the
+    residuals, or .002 where hardly any are left over), of whose variance `trunk_share` is common to a trunk.
 
     `rivals` (`Points.rivals`) are the other LRs of each point: each resample chooses the lowest among them again.
     `start` replaces the grid of starts. Raises ValueError for a value that is not positive and finite, lengths that
@@ -75,7 +75,7 @@ def fit_surface(
     draws = problem.law_arrays(theta_draws) if bootstrap else {}
     fit: Fit[Any] = Fit(
         law=law,
-        status=surface_checks.solver_status(best, max_iter),
+        status=surface_checks.solver_status(best),
         objective=float(best.objective[0]) * problem.objective_unit(objective),
         agreement=agreement,
         used=point_ids(ids, len(n_)),

@@ -67,7 +67,9 @@ class SurfaceProblem:
             first = self._stages(objective, delta)[0]
             target = self.z if first.space == "log" else np.exp(self.z)
             height = first.total(self.form.value(grid, self.x, self.y), target[None], self.weights[None])
-            starts = grid[np.argsort(height, kind="stable")[:: max(1, len(grid) // (4 * N_STARTS))][:N_STARTS]]
+            # Spread over the better quarter of the grid, the best included.
+            better = np.argsort(height, kind="stable")[: max(N_STARTS, len(grid) // 4)]
+            starts = grid[better[np.linspace(0, len(better) - 1, N_STARTS).astype(int)]]
         else:
             starts = self.form.from_law(start, self.x0, self.y0, self.scale)[None]
         found = self._run(starts, self.z, self.weights, objective, delta, max_iter)

@@ -17,7 +17,7 @@ E_IS_ZERO = 1e-3
 """E below this share of the smallest loss is no floor at all."""
 
 
-def solver_status(solution: Solution, max_iter: int) -> Status:
+def solver_status(solution: Solution) -> Status:
     """What the solver alone can tell."""
     if not solution.moved[0] and not solution.converged[0]:
         return Status.NO_PROGRESS
