@@ -39,5 +39,9 @@ test: check
 soak: $(INSTALLED)
 	$(BIN)/python -m pytest -m soak tests/chaos
 
+truth: $(INSTALLED)
+	$(BIN)/python -m benchmarks.coverage 400
+	$(BIN)/python -m benchmarks.known_answer out
+
 clean:
 	rm -rf $(VENV) out build *.egg-info
