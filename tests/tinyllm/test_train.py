@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from tinyllm import hardware
 from tinyllm.checkpoint import entries
 from tinyllm.config import ModelConfig, TrainConfig
-from tinyllm.data import ArrayCorpus, Corpus
+from tinyllm.data import ArrayCorpus, Corpus, Feed
 from tinyllm.evaluate import evaluate
 from tinyllm.events import Diverged, Evaluated, Forked, HorizonReached, StepDone, Stopped
 from tinyllm.launch import train as train_model
@@ -23,7 +23,7 @@ from tinyllm.options import RunOptions
 from tinyllm.plan import plan
 from tinyllm.record import RunRecord, read
 from tinyllm.state import TrainState
-from tinyllm.train import train
+from tinyllm.train import _Loop, train
 from tinyllm.worker import Job, run
 
 CPU = torch.device("cpu")
@@ -316,3 +316,25 @@ def test_bf16_runs_under_autocast_and_stays_near_fp32(tiny_config: ConfigMaker, 
     assert rows["bf16"].precision == "bf16"
     assert rows["bf16"].val_loss != rows["fp32"].val_loss
     assert rows["bf16"].val_loss == pytest.approx(rows["fp32"].val_loss, rel=0.02)
+
+
+def test_a_loss_far_above_its_minimum_for_50_steps_is_an_explosion(tiny_config: ConfigMaker) -> None:
+    config = tiny_config(400)
+    loop = _Loop(fresh(config), Corpus.open(config.data.data), RunOptions(), 16, lambda: False, Feed)  # type: ignore[arg-type]
+
+    def judged(step: int, ema: float, log: bool = True) -> str | None:
+        event = StepDone(branch=None, step=step, tokens=step * 512, lr=0.02, train_loss=ema, train_loss_ema=ema)
+        return loop._diverged(event, log=log)
+
+    assert judged(10, 2.0) is None
+    assert judged(20, 3.1) is None  # 1.1 above the minimum: the clock starts
+    assert judged(60, 2.9) is None  # back below: it stops
+    assert judged(70, 3.2) is None
+    assert judged(119, 3.2) is None
+    assert judged(125, 3.2, log=False) is None  # judged at log steps alone, which other budgets do not move
+    reason = judged(120, 3.2)
+    assert reason is not None and "minimum 2.000 since step 70" in reason
+    assert judged(130, math.log(64) + 1.01) is not None  # worse than guessing ends at once
+    assert judged(3, 100.0) is None  # but not in the warmup
+    assert judged(140, math.nan, log=False) is not None
+    loop.close()
