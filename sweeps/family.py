@@ -106,7 +106,8 @@ class Family(ray.tune.Trainable):
 
     def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
         """Tune calls this to pause the trial: the loop ends here, its state is in the trial's own directory."""
-        self._end()
+        if not self._end():
+            raise TimeoutError(f"the loop did not stop within {STOP_TIMEOUT_S:g} s, so the trial can't be paused")
         return {}
 
     def load_checkpoint(self, checkpoint: dict[str, Any] | None) -> None:

@@ -20,7 +20,8 @@ from ray.util.queue import Empty, Queue
 from sweeps import bell
 from sweeps.loop import Ended, Report
 from sweeps.resources import Resources
-from tinyllm.worker import Job, group_trainer
+from tinyllm.trainers import group_trainer
+from tinyllm.worker import Job
 
 _END = "end"
 

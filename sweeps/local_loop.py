@@ -7,7 +7,8 @@ import threading
 
 from sweeps.loop import Ended, Report
 from tinyllm.events import Diverged, Event, HorizonReached
-from tinyllm.worker import Job, local_trainer, metrics
+from tinyllm.trainers import local_trainer, metrics
+from tinyllm.worker import Job
 
 
 class LocalLoop:

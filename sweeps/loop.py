@@ -13,7 +13,7 @@ class Ended:
     error: BaseException | None
 
 
-# `tinyllm.worker.metrics` of a budget that was reached or of a run that diverged, or the end.
+# `tinyllm.trainers.metrics` of a budget that was reached or of a run that diverged, or the end.
 Report = dict[str, Any] | Ended
 
 

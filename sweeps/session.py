@@ -54,7 +54,7 @@ class Session:
         self._admits = admits
         self._going: set[str] = set()
         self.say, self._refresh = say, refresh
-        self.attempt = uuid.uuid4().hex
+        self.attempt, self._opened = uuid.uuid4().hex, time.time()
         self.closing: str | None = None
         """Why the sweep is ending early; None while it is not."""
         self.closed: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -77,23 +77,32 @@ class Session:
         for run_id, trial in self.trials.items():
             if only is not None and run_id not in only:
                 continue
+            self._carry_out(run_id, retry_stopped)
             missing = self.board.missing(run_id)
-            if not missing:
-                continue
-            if retry_stopped and self.halving is not None:
-                self.halving.pardon(run_id)
             final: tuple[Status, ...] = ("diverged",) if retry_stopped else ("diverged", "stopped")
             ended = next((t for t in missing if self.board.status[run_id, t] in final), None)
             if ended is None:
                 for tokens in missing:
                     self.board.mark(run_id, tokens, "waiting")
-                found.append(trial)
+                found += [trial] if missing else []
             elif waiting := [t for t in missing if self.board.status[run_id, t] not in final]:
                 # A budget added since then.
                 status, reason = self.board.status[run_id, ended], self.board.reasons.get((run_id, ended), "")
                 assert status != "waiting"
                 self._miss(run_id, status, reason, recorded=set(missing) - set(waiting))
         return found
+
+    def _carry_out(self, run_id: str, retry_stopped: bool) -> None:
+        """A decision of an earlier session that stopped this trial: take it back, or see that its rows are there."""
+        decision = self.halving.stopped(run_id) if self.halving is not None else None
+        if self.halving is None or decision is None:
+            return
+        if retry_stopped:
+            self.halving.pardon(run_id)
+            storage.write_bytes(storage.join(self.root, DECISIONS_FILE), self.halving.to_json())
+        elif any(self.board.status[run_id, t] != "stopped" for t in self.board.missing(run_id)):
+            # The sweep was killed between the decision and the rows, or a budget was added since.
+            self._miss(run_id, "stopped", decision.reason)
 
     def close(self, why: str) -> None:
         """The sweep ends early: nothing new starts, what runs is to stop."""
@@ -174,7 +183,8 @@ class Session:
         """It will not be tried again in this session."""
         self.lost(run_id)
         self.say(f"{describe(self.trials[run_id])}: failed: {reason}")
-        known = {r.planned_tokens for r in record.read(self.root, run_id) if r.status == "failed"}
+        rows = record.read(self.root, run_id)
+        known = {r.planned_tokens for r in rows if r.status == "failed" and r.finished_at >= self._opened}
         if not known:
             self.died.add(run_id)
         self._miss(run_id, "failed", reason, recorded=known)

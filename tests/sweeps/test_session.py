@@ -1,0 +1,195 @@
+"""What a sweep does with decisions, failures and limits; on real storage, without Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeps.board import Board, planned_cells
+from sweeps.grid import Device, Grid, Trial, expand
+from sweeps.halving import Group, Halving, load_decisions
+from sweeps.ledger import Ledger
+from sweeps.pace import Pace
+from sweeps.quote import Speed, segment_flops
+from sweeps.session import Session
+from tinyllm import record
+from tinyllm.config import CorpusFacts, ModelConfig, OptimConfig, TrainConfig
+from tinyllm.horizon import Horizon
+from tinyllm.record import RunRecord
+from tinyllm.recorder import described
+
+CORPUS = CorpusFacts(name="c", digest="0", vocab_size=64, seq_len=32, train_tokens=None, val_tokens=4096)
+CPU = Device(kind="cpu", name="a CPU", precision="fp32", memory_bytes=None, peak_tflops=None)
+TFLOPS = 1e-6
+
+
+def trials(*steps: int) -> dict[str, Trial]:
+    """Four LRs of one size, by run_id, with budgets of so many steps."""
+    base = TrainConfig(
+        model=ModelConfig(aspect_ratio=16, target_head_dim=8),
+        optim=OptimConfig(total_batch_size=128, warmup_tokens=512),
+    )
+    budgets = tuple(Horizon(value=s, unit="steps") for s in steps)
+    cells = expand(Grid(base=base, depths=(1,), lrs=(0.01, 0.02, 0.04, 0.08), budgets=budgets), CORPUS, CPU)
+    return {t.run_id: t for t in sorted(cells.trials, key=lambda t: t.lr)}
+
+
+def session(root: Path, found: dict[str, Trial], **given: Any) -> Session:
+    """A new session over the storage, as after a restart."""
+    board = Board(planned_cells(found.values()), record.read(str(root)))
+    (name,) = {t.config.group for t in found.values()}
+    rungs = tuple(b.tokens for b in next(iter(found.values())).plan.budgets)
+    decisions = load_decisions((root / "asha.json").read_bytes()) if (root / "asha.json").exists() else []
+    group = Group(name=name, lrs={t.run_id: t.lr for t in found.values()}, rungs=rungs, by_rung=True)
+    halving = Halving([group], factor=4, decisions=decisions)
+    for (run_id, tokens), status in board.status.items():
+        if status == "done":
+            halving.report(run_id, tokens, board.losses[run_id, tokens])
+    defaults = {
+        "root": str(root),
+        "name": "s",
+        "trials": found,
+        "board": board,
+        "halving": halving,
+        "ledger": Ledger(str(root)),
+        "pace": Pace(Speed(tflops=TFLOPS, source="test")),
+        "devices": dict.fromkeys(found, 1.0),
+        "admits": lambda run_ids: True,
+        "say": lambda line: None,
+        "refresh": lambda: None,
+    }
+    return Session(**{**defaults, **given})
+
+
+def write_done(root: Path, trial: Trial, index: int, loss: float) -> dict[str, Any]:
+    """What a trial does when it reaches a budget: a record, then a report."""
+    budget = trial.plan.budgets[index]
+    row = RunRecord(
+        **described(trial.config, trial.plan, budget),
+        status="done",
+        attempt="a",
+        finished_at=1.0,
+        fully_decayed=True,
+        val_loss=loss,
+        machine="{}",
+    )
+    record.append(str(root), [row])
+    return {"rung": index + 1, "planned_tokens": budget.tokens, "val_loss": loss}
+
+
+def statuses(root: Path) -> dict[tuple[float, int], str]:
+    return {(r.lr, r.steps): r.status for r in record.read(str(root))}
+
+
+def reach_first_rung(root: Path, found: dict[str, Trial], s: Session) -> None:
+    for run_id, loss in zip(found, (2.0, 1.0, 3.0, 4.0), strict=True):
+        s.reported(run_id, write_done(root, found[run_id], 0, loss))
+
+
+def test_a_decision_is_on_storage_before_it_acts_and_its_rows_are_made_up_for_after_a_kill(tmp_path: Path) -> None:
+    found = trials(30, 60)
+    first = session(tmp_path, found)
+    reach_first_rung(tmp_path, found, first)
+    worst = list(found)[3]
+    assert first.answer(worst, 1) == "stop"
+    assert statuses(tmp_path)[0.08, 60] == "stopped"
+    # Killed after the decision was written and before its rows were.
+    for part in (tmp_path / "records").glob(f"part-{worst}-*"):
+        if any(r.status == "stopped" for r in record.read(str(tmp_path), worst)):
+            part.unlink()
+    write_done(tmp_path, found[worst], 0, 4.0)
+    assert (0.08, 60) not in statuses(tmp_path)
+    again = session(tmp_path, found)
+    assert [t.lr for t in again.todo()] == [0.01, 0.02, 0.04]
+    assert statuses(tmp_path)[0.08, 60] == "stopped"
+    assert again.answer(worst, 1) == "stop"
+
+
+def test_a_stopped_trial_goes_on_when_that_is_asked_for_and_stays_so(tmp_path: Path) -> None:
+    found = trials(30, 60)
+    first = session(tmp_path, found)
+    reach_first_rung(tmp_path, found, first)
+    first.settle()
+    retried = session(tmp_path, found)
+    assert [t.lr for t in retried.todo(retry_stopped=True)] == [0.01, 0.02, 0.04, 0.08]
+    assert session(tmp_path, found).answer(list(found)[3], 1) == "go"
+
+
+def test_a_budget_added_to_a_stopped_trial_is_stopped_as_well(tmp_path: Path) -> None:
+    first = session(tmp_path, trials(30, 60))
+    reach_first_rung(tmp_path, trials(30, 60), first)
+    first.settle()
+    assert [t.lr for t in session(tmp_path, trials(30, 60, 90)).todo()] == [0.01, 0.02, 0.04]
+    assert statuses(tmp_path)[0.08, 90] == "stopped"
+
+
+def test_what_a_dead_process_recorded_and_could_not_report_is_learnt_when_its_trial_is_back(tmp_path: Path) -> None:
+    found = trials(30, 60)
+    s = session(tmp_path, found)
+    for run_id, loss in zip(list(found)[:3], (2.0, 1.0, 3.0), strict=True):
+        s.reported(run_id, write_done(tmp_path, found[run_id], 0, loss))
+    last = list(found)[3]
+    assert s.answer(next(iter(found)), 1) == "wait"
+    write_done(tmp_path, found[last], 0, 4.0)
+    s.reported(last, {"rung": 1, "startup_seconds": 1.0, "val_loss": None})
+    assert [s.answer(run_id, 1) for run_id in found] == ["go", "go", "go", "stop"]
+
+
+def test_diverged_trials_are_never_run_again_and_failed_ones_always(tmp_path: Path) -> None:
+    found = trials(30, 60)
+    s = session(tmp_path, found)
+    diverged, failed, *rest = found
+    s.reported(diverged, {"diverged": True, "reason": "NaN", "done": True})
+    s.failed(failed, "killed")
+    assert s.died == {failed}
+    assert {statuses(tmp_path)[0.02, steps] for steps in (30, 60)} == {"failed"}
+    assert [t.run_id for t in s.todo()] == [failed, *rest]
+
+
+def test_a_segment_that_does_not_fit_under_the_limit_ends_its_trial_as_budget(tmp_path: Path) -> None:
+    found = trials(30, 60)
+    first, second, *_ = found
+    seconds = segment_flops(found[first], 0) / (TFLOPS * 1e12)
+    s = session(tmp_path, found, ledger=Ledger(str(tmp_path), limit_hours=1.5 * seconds / 3600))
+    assert s.answer(first, 0) == "go"
+    assert s.answer(second, 0) == "stop"
+    assert {statuses(tmp_path)[0.02, steps] for steps in (30, 60)} == {"budget"}
+    assert "do not fit under the limit" in str(record.read(str(tmp_path))[0].reason)
+
+
+def test_no_more_trials_go_than_the_cluster_holds(tmp_path: Path) -> None:
+    def two(run_ids: Collection[str]) -> bool:
+        return len(run_ids) <= 2
+
+    found = trials(30, 60)
+    s = session(tmp_path, found, admits=two)
+    a, b, c, _ = found
+    assert [s.answer(run_id, 0) for run_id in (a, b, c)] == ["go", "go", "wait"]
+    s.left(a)
+    assert s.answer(c, 0) == "go"
+    assert s.judged(a, 0) == "wait"
+
+
+def test_a_closing_sweep_stops_everybody(tmp_path: Path) -> None:
+    found = trials(30, 60)
+    s = session(tmp_path, found)
+    s.close("interrupted")
+    assert s.answer(next(iter(found)), 0) == "stop"
+    assert s.closed.get() == "interrupted"
+    s.finish()
+    assert statuses(tmp_path) == {}
+
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_the_pace_is_the_sweeps_own_once_it_has_measured_it(measured: bool) -> None:
+    trial = next(iter(trials(30, 60).values()))
+    pace = Pace(Speed(tflops=TFLOPS, source="test"))
+    expected = segment_flops(trial, 1) / (TFLOPS * 1e12)
+    if measured:
+        pace.began(trial, 0, devices=2.0, now=100.0)
+        pace.ended(trial.run_id, now=110.0)
+        expected = 20.0 * segment_flops(trial, 1) / segment_flops(trial, 0)
+    assert pace.device_seconds(trial, 1) == pytest.approx(expected)
