@@ -29,7 +29,7 @@ from tinyllm.data import ArrayCorpus, Corpus, TokenSource
 from tinyllm.options import RunOptions
 from tinyllm.plan import Plan, plan, resolution_warnings, resolve
 from tinyllm.record import RunRecord
-from tinyllm.worker import Job, corpus_facts, group_trainer, local_trainer
+from tinyllm.worker import Job, corpus_facts
 
 RUN_FILE = "run.json"  # the config of the run that a directory holds
 
@@ -85,6 +85,8 @@ def train(
 
     Raises ValueError with the remedy for a user's mistakes.
     """
+    from tinyllm.trainers import group_trainer, local_trainer  # Ray: seconds that `tinyllm plan` need not wait for
+
     options = options or RunOptions()
     if options.core_data is not None:
         options = replace(options, core_data=storage.absolute(options.core_data))

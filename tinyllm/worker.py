@@ -1,24 +1,20 @@
 """What a worker does: build or resume a run, drive the loop, and let its readers see every event.
 
-One loop serves everything: `tinyllm train` and a sweep's trial, in one process (a TorchTrainer in local mode) or in a
-group of workers (DDP). The run's own directory says where it stands; Ray is told what was reached.
+One loop serves everything: `tinyllm train` and a sweep's trial, in one process or as one rank of a group
+(`tinyllm.trainers`). The run's own directory says where it stands.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
-
-import torch
+from dataclasses import dataclass
 
 from tinyllm import batching, checkpoint, hardware, ranks, storage
 from tinyllm.config import CorpusFacts, TrainConfig
 from tinyllm.data import Corpus, Feed, TokenSource
-from tinyllm.events import Diverged, Event, HorizonReached
+from tinyllm.events import Event
 from tinyllm.options import RunOptions
 from tinyllm.plan import plan
 from tinyllm.readers import Bookkeeper, Examiner, Narrator, Saver
@@ -146,104 +142,3 @@ def open_corpus(config: TrainConfig) -> TokenSource:
             f"{config.corpus.digest}: point --data at the corpus it was planned with"
         )
     return corpus
-
-
-def train_loop(settings: dict[str, Any]) -> None:
-    """The `train_loop_per_worker` of every TorchTrainer here.
-
-    settings: "job" (Job); optional "run" (keyword arguments of `run`, only where the loop shares the caller's process)
-    and "listen" (called in each worker, returns its `should_stop`).
-    A worker group reports to Ray Train what it reaches; the checkpoint it names lies where the loop put it.
-    """
-    import ray.train
-
-    job: Job = settings["job"]
-    in_group = ray.train.get_context().get_world_size() > 1 or "run" not in settings
-
-    def report(event: Event) -> None:
-        if isinstance(event, HorizonReached | Diverged):
-            ray.train.report(metrics(event))
-
-    arguments = settings.get("run", {"on_event": report, "echo": _say} if in_group else {})
-    if "listen" in settings:
-        arguments = {**arguments, "should_stop": settings["listen"]()}
-    if job.options.feed == "ray":
-        from tinyllm.ray_feed import RayFeed
-
-        dataset = ray.train.get_dataset_shard("train")
-        arguments = {**arguments, "open_feed": lambda corpus, *, seed, **where: RayFeed(dataset, **where)}
-    run(job, **arguments)
-
-
-def _say(line: str) -> None:
-    """Ray shows what a worker writes; it patches `print` in addition, which would show a line twice."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
-
-
-def _datasets(job: Job) -> dict[str, Any]:
-    """Arguments of a TorchTrainer that pass the tokens through Ray Data, where that is asked for."""
-    if job.options.feed != "ray":
-        return {}
-    from tinyllm.ray_feed import WholeDataConfig, token_dataset
-
-    assert job.config.data.data is not None
-    dataset = token_dataset(job.config.data.data, seed=job.config.seed)
-    return {"datasets": {"train": dataset}, "dataset_config": WholeDataConfig()}
-
-
-def metrics(event: HorizonReached | Diverged) -> dict[str, Any]:
-    """An event as the flat metrics that Ray Train and Ray Tune carry."""
-    if isinstance(event, Diverged):
-        return {"diverged": True, "reason": event.reason}
-    return {
-        "planned_tokens": event.budget.tokens,
-        "val_loss": event.val_loss,
-        "val_bpb": event.val_bpb,
-        "train_loss": event.train_loss_ema,
-    }
-
-
-def local_trainer(job: Job, **run_arguments: Any) -> Any:
-    """A TorchTrainer in local mode: the loop in the calling process, without a worker group's start-up."""
-    from ray.train import ScalingConfig
-    from ray.train.torch import TorchTrainer
-
-    return TorchTrainer(
-        train_loop,
-        train_loop_config={"job": job, "run": run_arguments},
-        scaling_config=ScalingConfig(num_workers=0, use_gpu=torch.cuda.is_available()),
-        **_datasets(job),
-    )
-
-
-def group_trainer(
-    job: Job,
-    *,
-    n_workers: int,
-    use_gpu: bool,
-    cpus_per_worker: float,
-    callbacks: list[Any] | None = None,
-    listen: Callable[[], Callable[[], bool]] | None = None,
-) -> Any:
-    """A TorchTrainer over a worker group with DDP. The same name and storage continue an interrupted run.
-
-    `listen` is called in each worker and returns what tells it to stop early.
-    """
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
-
-    return TorchTrainer(
-        train_loop,
-        train_loop_config={"job": replace(job), **({"listen": listen} if listen else {})},
-        scaling_config=ScalingConfig(
-            num_workers=n_workers, use_gpu=use_gpu, resources_per_worker={"CPU": cpus_per_worker}
-        ),
-        run_config=RunConfig(
-            name=job.config.run_id,
-            storage_path=storage.join(job.root, "train"),
-            failure_config=FailureConfig(max_failures=3, controller_failure_limit=3),
-            callbacks=callbacks,
-        ),
-        **_datasets(job),
-    )
