@@ -119,7 +119,7 @@ def report(planned: Planned, session: TimedSession) -> None:
         after = [s.began for s in session.segments if s.run_id == before.run_id and s.began > before.began]
         if after and before.ended is not None:
             gaps.append(min(after) - before.ended)
-    print(f"decision at a report               {1000 * statistics.median(gaps):6.1f} ms")
+    print(f"deciding on a report               {1000 * statistics.median(gaps):6.1f} ms")
     print(f"checkpoint of the largest model    {1000 * checkpoint_seconds(planned):6.1f} ms")
     share, window = busy_share(planned, session)
     print(f"busy share of {slots} slots over {window:4.0f} s  {share:6.1%}")
