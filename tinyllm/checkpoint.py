@@ -64,8 +64,12 @@ def save(root: str, state: TrainState, *, at_fork: bool = False) -> str:
     """
     shared = state.shared_state_dict()
     assert not (at_fork and state.budget), "a fork is on the trunk"
-    name = _name("fork" if at_fork else state.segment, state.step)
-    path = storage.join(root, CHECKPOINTS_DIR, name)
+    fork = storage.join(root, CHECKPOINTS_DIR, _name("fork", state.step))
+    # On the trunk a fork at this step holds the same: a trial that is paused where it forked has nothing new to save.
+    if at_fork or (state.budget is None and _manifest(fork) is not None):
+        path = fork
+    else:
+        path = storage.join(root, CHECKPOINTS_DIR, _name(state.segment, state.step))
     if ranks.rank() == 0 and _manifest(path) is None:
         about = {
             "segment": state.segment,
