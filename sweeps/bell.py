@@ -25,9 +25,10 @@ class _Bell:
 
 
 def hang_up() -> Any:
-    """Make a bell beside the calling process; returns its handle."""
+    """Make a bell beside the calling process; returns its handle. A lost node only moves it."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-    return ray.remote(_Bell).options(num_cpus=0, scheduling_strategy=here).remote()
+    lasting = {"max_restarts": -1, "max_task_retries": -1}
+    return ray.remote(_Bell).options(num_cpus=0, scheduling_strategy=here, **lasting).remote()
 
 
 def ring(bell: Any) -> None:
@@ -36,14 +37,14 @@ def ring(bell: Any) -> None:
 
 
 def listen(bell: Any) -> threading.Event:
-    """An event of this process that is set when the bell rings, or when whoever could ring it is gone."""
+    """An event of this process that is set when the bell rings."""
     heard = threading.Event()
 
     def wait() -> None:
-        # The bell lives as long as the sweep's process: when it is gone, nobody is left to train for.
+        # A bell that is gone for good went with the sweep's process, and Ray ends this one as well.
         with contextlib.suppress(ray.exceptions.RayError):
             ray.get(bell.wait.remote())
-        heard.set()
+            heard.set()
 
     threading.Thread(target=wait, daemon=True, name="bell").start()
     return heard

@@ -121,6 +121,5 @@ class Reporter(TrialProgressCallback):
 
 def _reason(trial: TuneTrial) -> str:
     """The last line of what a trial died of."""
-    error = trial.get_error()
-    lines = [line for line in str(error).splitlines() if line.strip()]
+    lines = [line for line in str(trial.get_error() or "").splitlines() if line.strip()]
     return lines[-1].strip() if lines else "its process died"
