@@ -49,6 +49,13 @@ class NanoGPT(nn.Module):
             if parameter.ndim == 2:
                 nn.init.normal_(parameter, std=INIT_STD)
 
+    @property
+    def flops_per_token(self) -> int:
+        """Forward and backward: 6 a weight of a matmul, attention without halving for causality; no look-up."""
+        linear = [m.weight for m in self.modules() if isinstance(m, nn.Linear)]
+        seq_len, width = self.positions.weight.shape
+        return 6 * sum(w.numel() for w in linear) + 12 * len(self.blocks) * seq_len * width
+
     def forward(self, ids_BT: Tensor, targets_BT: Tensor) -> Tensor:
         """Mean cross-entropy of the targets in nats."""
         x_BTD = self.embedding(ids_BT) + self.positions.weight[: ids_BT.size(1)]
