@@ -135,10 +135,8 @@ def resume(root: str, state: TrainState, plan: Plan, done: Set[int], *, from_ste
         except DamagedCheckpointError as error:
             log.warning("%s; falling back to the checkpoint before it", error)
             continue
-        state.load_shared_state_dict(loaded)
-        if fork is not None and ranks.rank() > 0:
-            fork["position"]["digest"] = 0  # the first rank goes on with the whole digest
-        state.fork = fork
+        state.load_state_dict(state.own_share(loaded))
+        state.fork = state.own_share(fork) if fork is not None else None
         return entry
     return None
 

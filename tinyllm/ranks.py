@@ -22,6 +22,15 @@ def sum_over_ranks(values: Tensor) -> Tensor:
     return values
 
 
+def gather(value: Tensor) -> Tensor:
+    """The tensor of every rank, stacked along a new first dimension."""
+    if not dist.is_initialized():
+        return value[None]
+    found = [torch.empty_like(value) for _ in range(world_size())]
+    dist.all_gather(found, value)
+    return torch.stack(found)
+
+
 def sum_ints(value: int) -> int:
     """Exact sum of Python integers of any size over all ranks."""
     if not dist.is_initialized():

@@ -106,7 +106,8 @@ class TrainState:
     def shared_state_dict(self) -> dict[str, Any]:
         """`state_dict` with what the ranks hold apart put together, for a checkpoint. Every rank must call it."""
         state = self.state_dict()
-        state["loss_ema"] = self.mean_ema()
+        # Each rank's own average, not their mean: a resumed group rounds as one that was not stopped.
+        state["loss_ema"] = ranks.gather(self.loss_ema)
         state["position"] = {**state["position"], "digest": self.shared_digest()}
         return state
 
@@ -114,11 +115,14 @@ class TrainState:
         """Digest of the tokens that all ranks have seen. Every rank must call it."""
         return ranks.sum_ints(self.digest.value) % 2**128
 
-    def load_shared_state_dict(self, state: dict[str, Any]) -> None:
-        """Inverse of `shared_state_dict`, for any number of ranks: the first goes on with the whole digest."""
-        self.load_state_dict(state)
-        if ranks.rank() > 0:
-            self.digest = TokenDigest()
+    @staticmethod
+    def own_share(shared: dict[str, Any]) -> dict[str, Any]:
+        """This rank's part of a `shared_state_dict`, for any number of ranks: the first has the whole digest."""
+        averages = shared["loss_ema"]
+        own = averages[ranks.rank()] if len(averages) == ranks.world_size() else averages.mean()
+        position = shared["position"]
+        digest = position["digest"] if ranks.rank() == 0 else 0
+        return {**shared, "loss_ema": own, "position": {**position, "digest": digest}}
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides what comes next. Tensors are the live ones: copy them before the next step."""

@@ -110,8 +110,9 @@ def test_a_killed_group_continues_bit_identically(
     alone = reference(undisturbed, run_processes, config, 1, base)
     for group, single in zip(read(str(want)), read(str(alone)), strict=True):
         assert group.token_digest == single.token_digest
-        assert group.val_loss == pytest.approx(single.val_loss, rel=1e-3)  # sums in another order, 30 steps
-        assert group.curve[0].train_loss == pytest.approx(single.curve[0].train_loss, rel=1e-6)
+        assert group.val_loss == pytest.approx(single.val_loss, rel=1e-4)  # sums in another order, 30 steps
+        assert group.curve[0].val_loss == pytest.approx(single.curve[0].val_loss, rel=1e-6)  # before any step
+        assert group.curve[1].train_loss == pytest.approx(single.curve[1].train_loss, rel=1e-5)
 
 
 def test_the_number_of_ranks_may_change_between_attempts(
@@ -127,7 +128,7 @@ def test_the_number_of_ranks_may_change_between_attempts(
     for got, want in zip(read(str(root)), read(str(alone)), strict=True):
         assert got.token_digest == want.token_digest
         assert [p.step for p in got.curve] == [p.step for p in want.curve]
-        assert got.val_loss == pytest.approx(want.val_loss, rel=1e-3)
+        assert got.val_loss == pytest.approx(want.val_loss, rel=1e-4)
 
 
 def test_a_damaged_checkpoint_falls_back_with_a_warning(
