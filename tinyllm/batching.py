@@ -7,8 +7,9 @@ from tinyllm.plan import Plan
 
 # Tokens taken at once when nobody says: a CPU gains nothing from more, a GPU is sized by its memory.
 CPU_TOKENS = 8192
-# Bytes of activations a token and layer, in units of the width: measured by benchmarks/step.py (bf16 halves fp32's).
-ACTIVATION_BYTES_PER_WIDTH = {"fp32": 100, "bf16": 50}
+# Bytes kept for backward a token and layer, in units of the width: 80.25 and 54.25 by `python -m benchmarks.step`,
+# which counts what autograd saves. In bf16 the residual stream and its norms stay in fp32. torch.compile keeps less.
+ACTIVATION_BYTES_PER_WIDTH = {"fp32": 80, "bf16": 54}
 MEMORY_SHARE = 0.6
 
 
@@ -19,7 +20,7 @@ def activation_bytes(model: ModelConfig, precision: str, rows: int) -> int:
 
 
 def state_bytes(model: ModelConfig, optimizer: str) -> int:
-    """Weights, gradients and optimizer state in fp32, and one copy of weights and state kept at a fork, in bytes."""
+    """Weights, gradients and optimizer state in fp32, in bytes."""
     c = model.counts
     hidden = c.attention + c.mlp
     moments = 2 * c.total - (hidden if optimizer == "muon" else 0)  # Muon keeps one momentum, AdamW two

@@ -83,6 +83,10 @@ def configure(device: torch.device, *, deterministic: bool) -> None:
     """Global switches of torch, set the same in every process before a model is built, also in a reused one."""
     torch.set_float32_matmul_precision("high")  # TF32 on CUDA; no effect on the CPU's fp32
     torch.use_deterministic_algorithms(deterministic)
+    if device.type == "cuda":
+        # Read at the first allocation. Training and evaluation take blocks of different sizes, and segments that can
+        # grow leave no holes between them.
+        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     if device.type == "cpu":
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 0)) or usable_cores())
 
