@@ -52,11 +52,12 @@ def median_interval(n: int, coverage: float = 0.9) -> tuple[int, int]:
     least and the greatest do not reach the coverage, these are returned.
     """
     below = 0.0  # probability that at most k values lie below the median
-    for k in range(n // 2):
+    for k in range(n):
         below += math.comb(n, k) / 2**n
         if 2 * below > 1 - coverage:
-            return max(k - 1, 0), n - 1 - max(k - 1, 0)
-    return max(n // 2 - 1, 0), n - 1 - max(n // 2 - 1, 0)
+            break
+    outer = max(k - 1, 0)
+    return outer, n - 1 - outer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 CHUNK_ELEMENTS = 2**24  # logits held at once: 512 rows of a vocabulary of 32768, 64 MiB in fp32
+MOST_CHUNKS = 16  # torch.compile unrolls the loop over them: a GPU's large batch takes larger chunks, not more
 
 
-def _chunk_rows(vocab: int) -> int:
-    return max(1, CHUNK_ELEMENTS // vocab)
+def _chunk_rows(n_targets: int, vocab: int) -> int:
+    return min(n_targets, max(CHUNK_ELEMENTS // vocab, -(-n_targets // MOST_CHUNKS)))
 
 
 def _capped(z_RV: Tensor, cap: float) -> Tensor:
@@ -33,7 +34,7 @@ class _CrossEntropySum(torch.autograd.Function):
         w_cast = w_VD.to(h_ND.dtype)
         grad_h, grad_w = torch.empty_like(h_ND), torch.zeros_like(w_VD)
         total = torch.zeros((), dtype=torch.float32, device=h_ND.device)
-        step = min(_chunk_rows(w_VD.size(0)), h_ND.size(0))
+        step = _chunk_rows(h_ND.size(0), w_VD.size(0))
         raw_RV = h_ND.new_empty((step, w_VD.size(0)))
         squashed_RV = torch.empty_like(raw_RV, dtype=torch.float32) if cap else None
         # cap tanh(z / cap) = 2 cap sigmoid(2 z / cap) - cap: a sigmoid costs half of a tanh on a CPU, and the softmax
@@ -95,7 +96,7 @@ def _matmul_dtype(x: Tensor) -> torch.dtype:
 def token_cross_entropy(h_ND: Tensor, w_VD: Tensor, y_N: Tensor, cap: float) -> Tensor:
     """Cross-entropy of each target, (N,), fp32 nats, without gradient."""
     w_cast = w_VD.to(h_ND.dtype)
-    step = _chunk_rows(w_VD.size(0))
+    step = _chunk_rows(h_ND.size(0), w_VD.size(0))
     losses = [
         torch.nn.functional.cross_entropy(
             _capped((h_ND[i : i + step] @ w_cast.T).float(), cap), y_N[i : i + step], reduction="none"

@@ -24,6 +24,7 @@ def inputs(
 def test_value_and_gradients_equal_the_plain_ones(cap: float, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     h, w, y = inputs(50, 8, 33, torch.float32)
     monkeypatch.setattr(loss_module, "CHUNK_ELEMENTS", rows * 33)
+    monkeypatch.setattr(loss_module, "MOST_CHUNKS", 50)
     got = cross_entropy_sum(h, w, y, cap)
     (got / 50).backward()
     h2, w2 = h.detach().double().requires_grad_(), w.detach().double().requires_grad_()
@@ -48,3 +49,21 @@ def test_under_autocast_the_matmuls_are_bf16_and_the_softmax_is_not() -> None:
     exact = token_cross_entropy(h.detach(), w.detach(), y, 15.0).sum().item()
     assert got.item() != exact
     assert got.item() == pytest.approx(exact, rel=1e-2)
+
+
+def test_a_second_backward_over_one_graph_is_refused() -> None:
+    loss = cross_entropy_sum(*inputs(8, 4, 10), 15.0)
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_chunks_are_few_and_bounded_in_size() -> None:
+    def chunks(n: int, v: int) -> int:
+        rows = loss_module._chunk_rows(n, v)
+        assert 1 <= rows <= n
+        return -(-n // rows)
+
+    assert chunks(2048, 32768) == 4
+    assert chunks(100_000, 32768) == 16
+    assert chunks(3, 2**25) == 3
