@@ -7,6 +7,8 @@ import logging
 import os
 import shutil
 import socket
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
@@ -26,6 +28,7 @@ from tinyllm import hardware
 T = TypeVar("T")
 
 CONNECT_SECONDS = 5.0
+HEALTH_CHECK_SECONDS = 60.0  # seconds of imports on a busy machine
 
 
 def running_address() -> str | None:
@@ -59,10 +62,17 @@ def joined(address: str) -> Iterator[str]:
 
 
 def _answers(address: str | None) -> None:
-    """Raises OSError unless something listens at HOST:PORT. `ray.init` itself retries a dead address without end."""
+    """Raises OSError unless a Ray head answers at HOST:PORT. `ray.init` itself retries a dead address without end."""
     host, _, port = (address or "").rpartition(":")
-    if port.isdigit():
-        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+    if not port.isdigit():
+        return
+    socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+    # A port that somebody else has taken since accepts connections as well.
+    check = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", str(address)]
+    try:
+        subprocess.run(check, timeout=HEALTH_CHECK_SECONDS, capture_output=True, check=True)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        raise ConnectionError(f"what listens there is no healthy Ray head: {error}") from error
 
 
 def own_resources() -> dict[str, float]:

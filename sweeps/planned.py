@@ -125,6 +125,8 @@ def plan_sweep(
         measure: TFLOP/s of a device with a config, used with --probe.
         corpora: where built-in corpora lie; by default in the user's cache.
     """
+    if not options.name or options.name in (".", "..") or "/" in options.name:
+        raise ValueError(f"--name {options.name!r}: a name without / is wanted; --storage says where it lies")
     base = grid.base
     sizes = {"vocab_size": base.model.vocab_size, "seq_len": base.model.seq_len}
     path = default_corpus(base.data.data, **sizes, cache=corpora)

@@ -95,7 +95,7 @@ class Session:
     def _carry_out(self, run_id: str, retry_stopped: bool) -> None:
         """A decision of an earlier session that stopped this trial: take it back, or see that its rows are there."""
         decision = self.halving.stopped(run_id) if self.halving is not None else None
-        if self.halving is None or decision is None:
+        if self.halving is None or decision is None or decision.loss is None:
             return
         if retry_stopped:
             self.halving.pardon(run_id)
@@ -200,7 +200,8 @@ class Session:
             return
         storage.write_bytes(storage.join(self.root, DECISIONS_FILE), self.halving.to_json())
         for decision in new:
-            if not decision.keep and self.board.missing(decision.run_id):
+            # A trial without a loss diverged, and is on record as that.
+            if not decision.keep and decision.loss is not None and self.board.missing(decision.run_id):
                 self.say(f"{describe(self.trials[decision.run_id])}: stopped, {decision.reason}")
                 self._miss(decision.run_id, "stopped", decision.reason)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from sweeps.board import Board
 from sweeps.quote import compact
 
@@ -24,7 +26,7 @@ def last_lines(root: str, board: Board, command: str, *, interrupted: bool) -> t
     lines.append(f"Records: {root}/records")
     if missing:
         lines += [f"Missing: {missing} budgets. The same command goes on with them:", f"  {command}"]
-    lines.append(f"Report: python -m analysis report {root}")
+    lines.append(f"Report: python -m analysis report {shlex.quote(root)}")
     if counts["stopped"]:
         lines.append("Trials that early stopping ended go on with --retry-stopped.")
     return lines, EXIT_INTERRUPTED if interrupted and missing else EXIT_MISSING if missing else EXIT_DONE

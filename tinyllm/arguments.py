@@ -71,8 +71,14 @@ class ConfigArguments:
         )
 
     def planned_precision(self) -> str:
-        """The precision to plan with where no device is looked at: bf16, unless said otherwise."""
-        return "bf16" if self.precision == "auto" else self.precision
+        """The precision that training here would take, without waking a GPU: bf16 where there is one."""
+        if self.precision != "auto":
+            return self.precision
+        import torch
+
+        from tinyllm.hardware import computed_precision
+
+        return "bf16" if torch.cuda.is_available() else computed_precision(torch.device("cpu"))
 
 
 def parse(arguments: type[T], argv: Sequence[str], *, prog: str, presets: Mapping[str, Callable[[], TrainConfig]]) -> T:

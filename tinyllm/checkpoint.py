@@ -32,6 +32,7 @@ from tinyllm.config import TRAINING_VERSION, TrainConfig, canonical_json, differ
 from tinyllm.plan import Plan
 from tinyllm.state import TrainState
 
+FORMAT = 1  # raised when files of before cannot be read any more
 CHECKPOINTS_DIR, WEIGHTS_DIR = "checkpoints", "weights"
 MANIFEST, TOKENIZER, BEST = "manifest.json", "tokenizer.json", "best.json"
 
@@ -66,11 +67,11 @@ def save(root: str, state: TrainState, *, at_fork: bool = False) -> str:
     assert not (at_fork and state.budget), "a fork is on the trunk"
     fork = storage.join(root, CHECKPOINTS_DIR, _name("fork", state.step))
     # On the trunk a fork at this step holds the same: a trial that is paused where it forked has nothing new to save.
-    if at_fork or (state.budget is None and _manifest(fork) is not None):
+    if at_fork or (state.budget is None and _current(_manifest(fork))):
         path = fork
     else:
         path = storage.join(root, CHECKPOINTS_DIR, _name(state.segment, state.step))
-    if ranks.rank() == 0 and _manifest(path) is None:
+    if ranks.rank() == 0 and not _current(_manifest(path)):
         about = {
             "segment": state.segment,
             "budget": state.budget.tokens if state.budget else None,
@@ -91,7 +92,7 @@ def save_weights(root: str, state: TrainState, tokens: int, val_loss: float) -> 
     path = storage.join(root, WEIGHTS_DIR, str(tokens))
     if ranks.rank() != 0:
         return path
-    if _manifest(path) is None:
+    if not _current(_manifest(path)):
         files = {
             "model.safetensors": save_tensors(_contiguous(state.model.state_dict())),
             "config.json": state.config.to_json().encode(),
@@ -134,6 +135,8 @@ def resume(root: str, state: TrainState, plan: Plan, done: Set[int], *, from_ste
             loaded = _load(entry.path, state.config)
         except DamagedCheckpointError as error:
             log.warning("%s; falling back to the checkpoint before it", error)
+            if ranks.rank() == 0:
+                storage.delete_dir(entry.path)  # else it would stand where a whole one is to be saved again
             continue
         state.load_state_dict(state.own_share(loaded))
         state.fork = state.own_share(fork) if fork is not None else None
@@ -199,6 +202,7 @@ def _contiguous(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def _write(path: str, files: dict[str, bytes], about: dict[str, Any]) -> None:
     manifest = {
         **about,
+        "format": FORMAT,
         "training_version": TRAINING_VERSION,
         "files": {name: {"sha256": _sha256(data), "bytes": len(data)} for name, data in files.items()},
     }
@@ -233,9 +237,17 @@ def _manifest(path: str) -> dict[str, Any] | None:
         return None
 
 
+def _current(manifest: dict[str, Any] | None) -> bool:
+    """Whether it is the manifest of a checkpoint that this version wrote, or could have."""
+    return manifest is not None and (manifest.get("format"), manifest.get("training_version")) == (
+        FORMAT,
+        TRAINING_VERSION,
+    )
+
+
 def _entry(path: str) -> Entry | None:
     manifest = _manifest(path)
-    if manifest is None:
+    if manifest is None or not _current(manifest):
         return None
     return Entry(
         path=path,
@@ -251,6 +263,8 @@ def _read_files(path: str, names: tuple[str, ...]) -> dict[str, bytes]:
     manifest = _manifest(path)
     if manifest is None:
         raise DamagedCheckpointError(f"{path} is no checkpoint: it has no readable {MANIFEST}")
+    if not _current(manifest):
+        raise DamagedCheckpointError(f"checkpoint {path} was written by another version of tinyllm")
     files = {}
     for name in names:
         try:

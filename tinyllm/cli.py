@@ -174,7 +174,7 @@ def export(args: Export) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Entry point. A user's mistake (ValueError) is printed as one line; anything else keeps its traceback."""
+    """Entry point. A user's mistake and a path that fails are printed as one line; else the traceback stays."""
     argv = list(sys.argv[1:] if argv is None else argv)
     runners: dict[str, tuple[type, Callable[..., int | None]]] = {
         "prepare": (Prepare, prepare),
@@ -194,6 +194,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments, runner = runners[argv[0]]
     try:
         sys.exit(runner(parse(arguments, argv[1:], prog=f"tinyllm {argv[0]}", presets=presets.PRESETS)))
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

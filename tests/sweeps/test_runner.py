@@ -144,6 +144,7 @@ def test_a_diverged_and_a_failed_trial_end_with_a_reason_and_the_rest_goes_on(
     assert run_dir.name in str(rows[0.02, 30].reason)
     text = capsys.readouterr().out
     assert "Missing: 2 budgets. The same command goes on with them:\n  the command" in text
+    assert "2 diverged" in text and "stopped" not in text  # what diverged was not judged as well
     run_dir.unlink()
     assert sweep(made) == 0
     again = {(r.lr, r.steps): r for r in records(tmp_path)}

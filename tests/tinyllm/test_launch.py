@@ -77,6 +77,24 @@ def test_plan_prints_counts_budgets_and_time(zipf_path: str, capsys: pytest.Capt
         assert text in out, text
 
 
+def test_paths_that_fail_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("in the way")
+    for out in (str(tmp_path / "file"), "/proc/nope"):
+        assert tinyllm("prepare", "zipf", "--out", out) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("error: ") and out in error and "Traceback" not in error
+
+
+def test_plan_names_the_precision_that_training_takes(zipf_path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    import torch
+
+    from tinyllm.hardware import computed_precision, pick_device
+
+    assert tinyllm("plan", *TINY, "--data", zipf_path, "--steps", "20") == 0
+    expected = computed_precision(pick_device("auto")) if not torch.cuda.is_available() else "bf16"
+    assert expected in capsys.readouterr().out
+
+
 def test_unknown_commands_and_help() -> None:
     assert tinyllm("trian") == 2
     assert tinyllm("--help") == 0

@@ -189,3 +189,31 @@ def test_another_config_in_a_runs_place_is_refused_with_the_difference(
     with pytest.raises(ValueError, match=r"optim.lr 0.5 -> 0.02"):
         run(job)
     assert read(str(tmp_path)) == []  # a mistake of the user's is no failed run
+
+
+def test_a_checkpoint_of_another_version_does_not_exist_and_is_replaced(
+    tiny_config: ConfigMaker, tmp_path: Path
+) -> None:
+    job = Job(config=tiny_config(10), options=RunOptions(save_every=4, stop_after=6), root=str(tmp_path))
+    run(job)
+    before = entries(job.run_root)
+    assert before
+    for entry in before:
+        manifest = Path(entry.path) / "manifest.json"
+        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": 0}))
+    assert entries(job.run_root) == []
+    steps: list[int] = []
+    run(job, on_event=lambda e: steps.append(e.step))
+    assert steps[0] == 1  # from the beginning, instead of an error that no rerun mends
+    assert [e.step for e in entries(job.run_root)] == [e.step for e in before]
+
+
+def test_a_damaged_checkpoint_makes_room_for_a_whole_one(tiny_config: ConfigMaker, tmp_path: Path) -> None:
+    job = Job(config=tiny_config(20), options=RunOptions(save_every=4, stop_after=9), root=str(tmp_path))
+    run(job)
+    newest = entries(job.run_root)[-1]
+    (Path(newest.path) / "model.safetensors").unlink()
+    run(job)
+    steps: list[int] = []
+    run(job, on_event=lambda e: steps.append(e.step))
+    assert steps == [9]  # stopped there at once: the one that was saved again is whole
