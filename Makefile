@@ -40,6 +40,7 @@ soak: $(INSTALLED)
 	$(BIN)/python -m pytest -m soak tests/chaos
 
 truth: $(INSTALLED)
+	$(BIN)/python -m benchmarks.fits
 	$(BIN)/python -m benchmarks.coverage 400
 	$(BIN)/python -m benchmarks.known_answer out
 
