@@ -26,7 +26,7 @@ def _capped(z_RV: Tensor, cap: float) -> Tensor:
 class _CrossEntropySum(torch.autograd.Function):
     """Computes the gradient in the forward pass while a chunk's logits are at hand, instead of recomputing them.
 
-    Chunks share their buffers: on a CPU the page faults of fresh ones cost a fifth of the whole.
+    Chunks share their buffers: page faults of fresh ones would cost a CPU more than the arithmetic done in them.
     """
 
     @staticmethod
@@ -37,7 +37,7 @@ class _CrossEntropySum(torch.autograd.Function):
         step = _chunk_rows(h_ND.size(0), w_VD.size(0))
         raw_RV = h_ND.new_empty((step, w_VD.size(0)))
         squashed_RV = torch.empty_like(raw_RV, dtype=torch.float32) if cap else None
-        # cap tanh(z / cap) = 2 cap sigmoid(2 z / cap) - cap: a sigmoid costs half of a tanh on a CPU, and the softmax
+        # cap tanh(z / cap) = 2 cap sigmoid(2 z / cap) - cap: a sigmoid is cheaper than a tanh on a CPU, and the softmax
         # does not see the constant.
         alpha = 2 / cap if cap else 1.0
         for start in range(0, h_ND.size(0), step):
