@@ -56,7 +56,7 @@ def fit_surface(
 
     `rivals` (`Points.rivals`) are the other LRs of each point: each resample chooses the lowest among them again.
     `start` replaces the grid of starts. Raises ValueError for a value that is not positive and finite, lengths that
-    differ, or an unknown form or objective.
+    differ, an unknown form or objective, a start of another form, a delta or a number of resamples out of range.
     """
     n_, d_, loss_ = positive("n", n), positive("d", d), positive("loss", loss)
     if not len(n_) == len(d_) == len(loss_):
@@ -65,6 +65,14 @@ def fit_surface(
         raise ValueError(f"form={form!r} is not one of {sorted(FORMS)}")
     if objective not in OBJECTIVES:
         raise ValueError(f"objective={objective!r} is not one of {OBJECTIVES}")
+    if not delta > 0:
+        raise ValueError(f"delta={delta} must be positive (Hoffmann et al. take 1e-3); delta to 0 is log_lad")
+    if bootstrap < 0 or bootstrap == 1:
+        raise ValueError(f"bootstrap={bootstrap} resamples give no interval: 0 for none, else 1000 or so")
+    if clusters is not None and len(clusters) != len(n_):
+        raise ValueError(f"clusters has {len(clusters)} labels for {len(n_)} points")
+    if start is not None and not isinstance(start, KaplanSurface if form == "kaplan" else LossSurface):
+        raise ValueError(f"start is a {type(start).__name__}, which is no law of form={form!r}")
     problem = SurfaceProblem(n_, d_, loss_, np.ones_like(n_) if weights is None else positive("weights", weights), form)
     best, agreement = problem.solve(objective, delta, start, max_iter)
     law = problem.law(best.theta)

@@ -12,7 +12,10 @@ from analysis.laws import FloatArray
 
 def positive(name: str, values: ArrayLike) -> FloatArray:
     """`values` as a float vector; ValueError naming the first that is not a positive finite number."""
-    array = np.asarray(values, float)
+    try:
+        array = np.asarray(values, float)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{name} must be numbers: {error}") from error
     if array.ndim != 1 or not len(array):
         raise ValueError(f"{name} must be a non-empty vector, got shape {array.shape}")
     bad = np.flatnonzero(~(np.isfinite(array) & (array > 0)))
@@ -24,5 +27,9 @@ def positive(name: str, values: ArrayLike) -> FloatArray:
 
 
 def point_ids(ids: Sequence[str] | None, n_points: int) -> tuple[str, ...]:
-    """The ids given, or "row 0", "row 1", ..."""
-    return tuple(f"row {i}" for i in range(n_points)) if ids is None else tuple(ids)
+    """The ids given, or "row 0", "row 1", ...; ValueError unless there is one a point."""
+    if ids is None:
+        return tuple(f"row {i}" for i in range(n_points))
+    if len(ids) != n_points:
+        raise ValueError(f"ids has {len(ids)} values for {n_points} points")
+    return tuple(ids)

@@ -38,6 +38,7 @@ class Reason(StrEnum):
     CONCAVE = "concave_isoflop"
     OUTSIDE_GRID = "optimum_outside_grid"
     HELD_OUT = "held_out"
+    DUPLICATE = "duplicate"
 
 
 class Caveat(StrEnum):
@@ -66,6 +67,9 @@ class Caveat(StrEnum):
     NO_FLOOR = "no_floor"
     NO_LADDER = "no_ladder"
     BACKTEST_DRIFT = "backtest_drift"
+    NO_LOSS = "no_loss"
+    DUPLICATE_ROWS = "duplicate_rows"
+    UNITS = "units"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,8 @@ A plain table (csv, Parquet, DataFrame) has one row a measured loss and the colu
   tokens (or planned_tokens)                                                 training tokens
   flops and / or flops_6nd                                                   training FLOPs; absent: 6 N D
   loss (or val_loss)                                                         nats per token, at the end of the run
-and, where known, run_id, lr, seed, depth, status, fully_decayed, decay_steps, epochs: absent ones are taken as fine.
+and, where known, run_id, lr, seed, depth, status, fully_decayed, decay_steps, epochs: absent ones are taken as fine;
+and corpus, vocab_size, seq_len: losses of several values are refused, as they cannot be compared.
 """
 
 from __future__ import annotations
@@ -19,17 +20,15 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from analysis import quality
+from analysis import table as tables
 from analysis.laws import FloatArray
 from analysis.result import Caveat, Reason, Warn
 from tinyllm import record
-from tinyllm.plan import FEW_DECAY_STEPS
 
 Params = Literal["with_head", "total", "non_embedding"]
 Flops = Literal["exact", "6nd"]
 LrChoice = Literal["lowest", "interpolated"]
-
-MAX_EPOCHS = 4.0
-"""Beyond about 4 passes repeated tokens are worth visibly less than fresh ones (Muennighoff et al. 2023)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,56 +199,41 @@ def load(path_or_frame: str | Path | pd.DataFrame, *, params: Params = "with_hea
     """Read a sweep's directory (or URI), a csv or Parquet table, or a DataFrame; see the top of this module for
     columns.
 
-    Raises ValueError for a missing column, an unknown convention, or a place that holds no row.
+    Raises ValueError for a missing column, a value that cannot be what its column says (a text, a count in millions,
+    a loss of 0), an unknown convention, losses of several corpora, vocabularies or context lengths, or a place that
+    holds no row.
     """
     if params not in ("with_head", "total", "non_embedding"):
         raise ValueError(f"params={params!r}: take with_head, total or non_embedding")
     if flops not in ("exact", "6nd"):
         raise ValueError(f"flops={flops!r}: take exact or 6nd")
-    source, raw = _read(path_or_frame)
-    if raw.empty:
-        raise ValueError(f"{source} holds no run record: is it the directory of a sweep, and has a trial ended?")
+    source, raw = tables.read(path_or_frame)
     table = _canonical(raw, params, flops, source)
-    left_out = _left_out(table, raw)
+    left_out = quality.left_out(table, raw, source)
+    quality.refuse_mixture(table, raw, left_out, source)
     return Runs(
         source=source,
         params=params,
         flops=flops,
         table=table,
         left_out=left_out,
-        warnings=tuple(_quality(table, raw, left_out)),
+        warnings=tuple(quality.warnings(table, raw, left_out, source)),
         records=raw,
     )
 
 
-def _read(path_or_frame: str | Path | pd.DataFrame) -> tuple[str, pd.DataFrame]:
-    if isinstance(path_or_frame, pd.DataFrame):
-        return "a DataFrame", path_or_frame.reset_index(drop=True)
-    path = str(path_or_frame)
-    if path.endswith(".csv"):
-        return path, pd.read_csv(path)
-    if path.endswith(".parquet"):
-        return path, pd.read_parquet(path)
-    return path, record.frame(record.read(path))
-
-
-def _column(raw: pd.DataFrame, names: tuple[str, ...], source: str) -> pd.Series:
-    for name in names:
-        if name in raw:
-            return pd.to_numeric(raw[name]).astype(float)
-    raise ValueError(f"{source} has no column {' or '.join(names)}; it has {sorted(raw.columns)}")
-
-
 def _canonical(raw: pd.DataFrame, params: Params, flops: Flops, source: str) -> pd.DataFrame:
-    n = _column(raw, (f"n_params_{params}", "n_params"), source)
-    d = _column(raw, ("planned_tokens", "tokens"), source)
-    six_nd = 6 * n * d
-    if flops == "6nd" or "flops" not in raw:
-        compute = pd.to_numeric(raw["flops_6nd"]).astype(float) if "flops_6nd" in raw else six_nd
-    else:
-        compute = pd.to_numeric(raw["flops"]).astype(float)
-    blank = pd.Series(np.nan, index=raw.index)
-    lr = pd.to_numeric(raw["lr"]).astype(float) if "lr" in raw else blank
+    n = tables.counts(raw, (f"n_params_{params}", "n_params"), source)
+    d = tables.counts(raw, ("planned_tokens", "tokens"), source)
+    known = [name for name in (("flops",) if flops == "exact" else ()) + ("flops_6nd",) if name in raw]
+    compute = tables.column(raw, known, source, positive=True) if known else 6 * n * d
+    tables.refuse_units(n, d, compute, source)
+    loss = tables.column(raw, ("val_loss", "loss"), source)
+    tables.refuse(loss, loss <= 0, source, "is not positive: a loss in nats per token is")
+    lr = tables.column(raw, ("lr",), source) if "lr" in raw else pd.Series(np.nan, index=raw.index)
+    tables.refuse(lr, lr <= 0, source, "is no learning rate: leave it empty where it is not known")
+    status = raw["status"].astype(str) if "status" in raw else pd.Series("done", index=raw.index, name="status")
+    tables.refuse(status, ~status.isin(record.STATUS_ORDER), source, f"is none of {', '.join(record.STATUS_ORDER)}")
     run_id = raw["run_id"].astype(str) if "run_id" in raw else pd.Series([f"row {i}" for i in range(len(raw))])
     ids = run_id + "@" + d.map("{:.0f}".format) if "run_id" in raw else run_id
     if ids.duplicated().any():
@@ -265,11 +249,11 @@ def _canonical(raw: pd.DataFrame, params: Params, flops: Flops, source: str) -> 
             "n": n,
             "d": d,
             "flops": compute,
-            "loss": _column(raw, ("val_loss", "loss"), source),
+            "loss": loss,
             "lr": lr,
-            "seed": pd.to_numeric(raw["seed"]).astype(int) if "seed" in raw else 0,
-            "depth": pd.to_numeric(raw["depth"]).astype(int) if "depth" in raw else -1,
-            "status": raw["status"].astype(str) if "status" in raw else "done",
+            "seed": tables.whole_numbers(raw, "seed", source, 0),
+            "depth": tables.whole_numbers(raw, "depth", source, -1),
+            "status": status,
         }
     )
 
@@ -288,43 +272,3 @@ def _without_seed(config: str) -> str:
     parsed = json.loads(config)
     del parsed["seed"], parsed["horizons"], parsed["data"]["data"]
     return json.dumps(parsed, sort_keys=True)
-
-
-def _left_out(table: pd.DataFrame, raw: pd.DataFrame) -> dict[str, Reason]:
-    decayed = raw["fully_decayed"].astype(bool) if "fully_decayed" in raw else pd.Series(True, index=raw.index)
-    found = {}
-    for point, status, loss, whole in zip(table["id"], table["status"], table["loss"], decayed, strict=True):
-        if status == "diverged":
-            found[point] = Reason.DIVERGED
-        elif status != "done":
-            found[point] = Reason.NOT_DONE
-        elif not np.isfinite(loss):
-            found[point] = Reason.NO_LOSS
-        elif not whole:
-            found[point] = Reason.NOT_FULLY_DECAYED
-    return found
-
-
-def _quality(table: pd.DataFrame, raw: pd.DataFrame, left_out: Mapping[str, Reason]) -> list[Warn]:
-    """Warnings about the runs themselves."""
-    found = []
-    undecayed = tuple(point for point, reason in left_out.items() if reason == Reason.NOT_FULLY_DECAYED)
-    if undecayed:
-        detail = f"{len(undecayed)} losses were measured before their decay ended: never points of a fit"
-        found.append(Warn(kind=Caveat.NOT_FULLY_DECAYED, detail=detail, points=undecayed))
-    usable = ~table["id"].isin(list(left_out))
-    if "decay_steps" in raw:
-        short = tuple(table["id"][usable & (raw["decay_steps"] < FEW_DECAY_STEPS)])
-        if short:
-            detail = (
-                f"{len(short)} losses decayed over fewer than {FEW_DECAY_STEPS} steps: higher than a full decay gives"
-            )
-            found.append(Warn(kind=Caveat.FEW_DECAY_STEPS, detail=detail, points=short))
-    if "epochs" in raw:
-        repeated = tuple(table["id"][usable & (raw["epochs"].astype(float) > MAX_EPOCHS)])
-        if repeated:
-            detail = (
-                f"{len(repeated)} runs saw their corpus more than {MAX_EPOCHS:g} times: repeated tokens are worth less"
-            )
-            found.append(Warn(kind=Caveat.MANY_EPOCHS, detail=detail, points=repeated))
-    return found

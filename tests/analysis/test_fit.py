@@ -228,6 +228,19 @@ def test_mistakes_are_refused_with_the_value():
         fit_surface(good, good, good, form="cubic")
     with pytest.raises(ValueError, match="objective='l2' is not one of"):
         fit_surface(good, good, good, objective="l2")
+    for options, message in (
+        ({"delta": 0.0}, "delta=0.0 must be positive"),
+        ({"bootstrap": 1}, "bootstrap=1 resamples give no interval"),
+        ({"bootstrap": -1}, "bootstrap=-1 resamples"),
+        ({"clusters": ["a"], "bootstrap": 10}, "clusters has 1 labels for 3 points"),
+        ({"weights": [1.0]}, "weights has 1 values for 3 points"),
+        ({"ids": ["a"]}, "ids has 1 values for 3 points"),
+        ({"form": "kaplan", "start": SURFACES[0]}, "start is a LossSurface, which is no law of form='kaplan'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fit_surface(good, good, good, **options)
+    with pytest.raises(ValueError, match="n must be numbers"):
+        fit_surface(["a", "b", "c"], good, good)
     with pytest.raises(ValueError, match="two distinct x"):
         fit_power_law([1.0, 1.0], [2.0, 3.0])
     with pytest.raises(ValueError, match="at least 3 budgets"):
