@@ -152,7 +152,7 @@ def append(root: str, records: Iterable[RunRecord]) -> str:
     assert len({row["run_id"] for row in rows}) == 1, "a part holds the rows of one run"
     table = pa.Table.from_pylist(rows, schema=SCHEMA)
     buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd")
+    pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
     # The run_id in a name only narrows a listing; what a row is about stands in the row.
     path = storage.join(root, RECORDS_DIR, f"part-{rows[0]['run_id']}-{uuid.uuid4().hex}.parquet")
     storage.write_bytes(path, buffer.getvalue())
@@ -162,18 +162,26 @@ def append(root: str, records: Iterable[RunRecord]) -> str:
 def read(root: str, run_id: str | None = None) -> list[RunRecord]:
     """The records under a sweep's directory, one a (run_id, planned_tokens), by depth, group, LR and budget.
 
-    done > diverged > stopped > budget > failed, then the latest. Raises ValueError when a part cannot be read or was
-    written by a newer version.
+    done > diverged > stopped > budget > failed, then the latest. Raises ValueError naming every part that cannot be
+    read or was written by another version.
     """
     best: dict[tuple[str, int], RunRecord] = {}
+    unreadable: list[str] = []
     directory = storage.join(root, RECORDS_DIR)
     for name in storage.list_names(directory):
         if not (name.startswith(f"part-{run_id}-" if run_id else "part-") and name.endswith(".parquet")):
             continue
-        for record in _read_part(storage.join(directory, name)):
+        try:
+            records = _read_part(storage.join(directory, name))
+        except ValueError as error:
+            unreadable.append(str(error))
+            continue
+        for record in records:
             known = best.get(record.key)
             if known is None or _precedence(record) < _precedence(known):
                 best[record.key] = record
+    if unreadable:
+        raise ValueError("\n".join(unreadable))
     return sorted(best.values(), key=lambda r: (r.depth, r.group, r.lr, r.planned_tokens))
 
 
@@ -182,9 +190,11 @@ def _precedence(record: RunRecord) -> tuple[int, float, str]:
 
 
 def _read_part(path: str) -> list[RunRecord]:
+    data = storage.read_bytes(path)
     try:
-        rows = pq.read_table(pa.BufferReader(storage.read_bytes(path))).to_pylist()
-    except pa.ArrowInvalid as error:
+        rows = pq.read_table(pa.BufferReader(data), page_checksum_verification=True).to_pylist()
+    # Arrow says OSError where a page cannot be decompressed.
+    except (pa.ArrowException, OSError) as error:
         raise ValueError(
             f"{path} is no readable Parquet file ({error}): remove it, and the sweep redoes its rows"
         ) from error

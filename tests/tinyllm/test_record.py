@@ -85,11 +85,27 @@ def test_an_empty_place_has_no_records_and_half_written_files_are_no_parts(tmp_p
     assert len(record.read(str(tmp_path))) == 1
 
 
-def test_a_damaged_part_is_named(tmp_path: Path) -> None:
-    path = Path(record.append(str(tmp_path), [row()]))
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(ValueError, match=path.name):
+def test_all_damaged_parts_are_named_at_once(tmp_path: Path) -> None:
+    paths = [Path(record.append(str(tmp_path), [row(run_id=f"d2-{name}")])) for name in ("aa", "bb", "cc")]
+    paths[0].write_bytes(paths[0].read_bytes()[:-20])
+    paths[2].write_bytes(b"")
+    with pytest.raises(ValueError, match="remove it, and the sweep redoes its rows") as error:
         record.read(str(tmp_path))
+    named = [path.name in str(error.value) for path in paths]
+    assert named == [True, False, True]
+
+
+def test_no_flipped_byte_changes_a_row_in_silence(tmp_path: Path) -> None:
+    path = Path(record.append(str(tmp_path), [row(val_loss=3.0 + k / 7, planned_tokens=1000 + k) for k in range(4)]))
+    rows, good = record.read(str(tmp_path)), path.read_bytes()
+    refused = 0
+    for at in range(0, len(good), 37):
+        path.write_bytes(good[:at] + bytes([good[at] ^ 0x55]) + good[at + 1 :])
+        try:
+            assert record.read(str(tmp_path)) == rows, at
+        except ValueError:
+            refused += 1
+    assert refused > 0
 
 
 def test_a_loss_belongs_to_done_alone() -> None:
