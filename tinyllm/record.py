@@ -192,12 +192,18 @@ def _precedence(record: RunRecord) -> tuple[int, float, str]:
 def _read_part(path: str) -> list[RunRecord]:
     data = storage.read_bytes(path)
     try:
-        rows = pq.read_table(pa.BufferReader(data), page_checksum_verification=True).to_pylist()
+        table = pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
+        rows = table.to_pylist()
     # Arrow says OSError where a page cannot be decompressed.
     except (pa.ArrowException, OSError) as error:
         raise ValueError(
             f"{path} is no readable Parquet file ({error}): remove it, and the sweep redoes its rows"
         ) from error
+    # Checksums are of pages: damage behind them changes what a column says it holds.
+    known = [field for field in table.schema if field.name in SCHEMA.names]
+    changed = [field.name for field in known if field.type != SCHEMA.field(field.name).type]
+    if changed:
+        raise ValueError(f"{path} holds another type of {', '.join(changed)}: remove it, and the sweep redoes its rows")
     return [_from_row(row, path) for row in rows]
 
 
@@ -205,8 +211,13 @@ def _from_row(row: dict[str, Any], path: str) -> RunRecord:
     version = row.get("schema_version")
     if version != SCHEMA_VERSION:
         raise ValueError(f"{path} has record schema {version}, this is tinyllm's {SCHEMA_VERSION}: update tinyllm")
-    row["curve"] = tuple(CurvePoint(**point) for point in row["curve"])
-    return RunRecord(**row)
+    try:
+        row["curve"] = tuple(CurvePoint(**point) for point in row["curve"])
+        return RunRecord(**row)
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} has other columns than a record ({error}): remove it, and the sweep redoes its rows"
+        ) from error
 
 
 def frame(records: Iterable[RunRecord]) -> pd.DataFrame:
