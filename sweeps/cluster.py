@@ -19,6 +19,7 @@ os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # the sweep shows its own tabl
 
 import ray
 import torch
+from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 from ray._private.services import find_bootstrap_address  # the address that `ray start` left on this machine
 
 from sweeps.grid import Device
@@ -67,6 +68,8 @@ def _answers(address: str | None) -> None:
     if not port.isdigit():
         return
     socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+    # As `ray.init` does by itself; the command below does not, and a head that asks for a token refuses it.
+    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
     # A port that somebody else has taken since accepts connections as well.
     check = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", str(address)]
     try:
