@@ -40,9 +40,25 @@ def sum_ints(value: int) -> int:
     return sum(v for v in found if v is not None)
 
 
-def any_rank(flag: bool, device: torch.device) -> bool:
-    """Whether the flag is set on any rank."""
-    return bool(sum_over_ranks(torch.tensor(float(flag), device=device)).item())
+class Vote:
+    """Whether a flag was set on any rank a step ago: all ranks learn it at the same step, and no device is waited for.
+
+    Every rank must call it once a step.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._sum = torch.zeros((), pin_memory=device.type == "cuda")
+        self._copied = torch.cuda.Event() if device.type == "cuda" else None
+
+    def __call__(self, flag: bool) -> bool:
+        if self._copied is not None:
+            self._copied.synchronize()
+        before = bool(self._sum.item())
+        self._sum.copy_(sum_over_ranks(torch.full((), float(flag), device=self._device)), non_blocking=True)
+        if self._copied is not None:
+            self._copied.record()
+        return before
 
 
 def barrier() -> None:

@@ -61,7 +61,7 @@ def train(
         state: built afresh, or with a checkpoint loaded; advanced in place. Between two events it is whole.
         device_rows: rows a rank takes at once; a divisor of its share of the batch.
         done: planned tokens of the budgets whose branches are not needed again.
-        should_stop: asked between micro-batches (at log steps where there are several ranks).
+        should_stop: asked between micro-batches (between steps where there are several ranks, acted on one step later).
         open_feed: called with the arguments of `tinyllm.data.Feed`, for another way to read the same stream.
 
     Yields:
@@ -90,6 +90,7 @@ class _Loop:
         self.config, self.plan = state.config, state.plan
         self.alone = ranks.world_size() == 1
         self.should_stop = should_stop
+        self.vote = ranks.Vote(state.device)
         self.open_feed = open_feed
         self.feed: Batches | None = None
         self.steps_here = 0  # optimizer steps of this process
@@ -175,8 +176,11 @@ class _Loop:
             evaluate_now = bool(options.eval_every) and state.step % options.eval_every == 0 and not branch_ends
             if self.steps_here == UNTIMED_STEPS:
                 self._restart_clock()
+            stop = not self.alone and self.vote(self.should_stop())
             if not (log or readers_due or last):
                 yield StepDone(**state.position, lr=lr)
+                if stop:
+                    raise StopRequestedError
                 continue
             event = self._measure(measured, lr, log=log)
             if (reason := self._diverged(event, log=log)) is not None:
@@ -186,7 +190,7 @@ class _Loop:
             yield event
             if evaluate_now:
                 yield from self._evaluated()
-            if not self.alone and ranks.any_rank(self.should_stop(), state.device):
+            if stop:
                 raise StopRequestedError
             self._restart_clock()
         return False

@@ -15,7 +15,7 @@ import torch
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 
-from tinyllm import storage
+from tinyllm import ranks, storage
 from tinyllm.events import Diverged, Event, HorizonReached
 from tinyllm.ray_feed import RayFeed, WholeDataConfig, token_dataset
 from tinyllm.worker import Job, run
@@ -24,8 +24,9 @@ from tinyllm.worker import Job, run
 def train_loop(settings: dict[str, Any]) -> None:
     """The `train_loop_per_worker` of every TorchTrainer here.
 
-    settings: "job" (Job); optional "run" (keyword arguments of `run`, only where the loop shares the caller's process)
-    and "listen" (called in each worker, returns its `should_stop`).
+    settings: "job" (Job); optional "run" (keyword arguments of `run`, only where the loop shares the caller's process),
+    "listen" (called in each worker, returns its `should_stop`) and "halt" (called by the first worker with the planned
+    tokens of a budget that was reached and reported; training goes on when it returns).
     A worker group reports to Ray Train what it reaches; the checkpoint it names lies where the loop put it.
     """
     job: Job = settings["job"]
@@ -33,6 +34,8 @@ def train_loop(settings: dict[str, Any]) -> None:
     def report(event: Event) -> None:
         if isinstance(event, HorizonReached | Diverged):
             ray.train.report(metrics(event))
+        if isinstance(event, HorizonReached) and "halt" in settings and ranks.rank() == 0:
+            settings["halt"](event.budget.tokens)
 
     arguments = settings.get("run", {"on_event": report, "echo": _say})
     if "listen" in settings:
@@ -88,14 +91,16 @@ def group_trainer(
     cpus_per_worker: float,
     callbacks: list[Any] | None = None,
     listen: Callable[[], Callable[[], bool]] | None = None,
+    halt: Callable[[int], None] | None = None,
 ) -> TorchTrainer:
     """A TorchTrainer over a worker group with DDP. The same name and storage continue an interrupted run.
 
-    `listen` is called in each worker and returns what tells it to stop early.
+    `listen` and `halt` as in `train_loop`.
     """
+    given = {"listen": listen, "halt": halt}
     return TorchTrainer(
         train_loop,
-        train_loop_config={"job": job, **({"listen": listen} if listen else {})},
+        train_loop_config={"job": job, **{name: call for name, call in given.items() if call is not None}},
         scaling_config=ScalingConfig(
             num_workers=n_workers, use_gpu=use_gpu, resources_per_worker={"CPU": cpus_per_worker}
         ),
