@@ -1,6 +1,7 @@
 # make demo   a real sweep on this machine, from nothing to out/demo/report.html
 # make test   lint, types, import contracts, every test
 # make soak   the full matrix of crashes (long); make truth: sweeps and fits with a known answer (long)
+# make cluster   as root: cluster-onprem.yaml brought up by `ray up` on three machines made of namespaces, and a sweep there
 
 PYTHON ?= python3
 VENV := .venv
@@ -10,7 +11,7 @@ INSTALLED := $(VENV)/.installed
 CONSTRAINT := $(if $(wildcard /proc/driver/nvidia/version),,-c constraints/cpu.txt)
 CORPUS := out/corpus-smoke
 
-.PHONY: demo test check install soak truth clean
+.PHONY: demo test check install soak truth cluster clean
 
 install: $(INSTALLED)
 
@@ -38,6 +39,9 @@ test: check
 
 soak: $(INSTALLED)
 	$(BIN)/python -m pytest -m soak tests/chaos
+
+cluster: $(INSTALLED)
+	$(BIN)/python -m pytest -m cluster tests/cluster
 
 truth: $(INSTALLED)
 	$(BIN)/python -m benchmarks.fits
