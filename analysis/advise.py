@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.stats import t as student
 
 from analysis.ladder import Rung, rungs
-from analysis.laws import KaplanSurface, LossSurface, LrLaw, OptimalPath
+from analysis.laws import FloatArray, KaplanSurface, LossSurface, LrLaw, OptimalPath
 from analysis.result import Caveat, Fit, Interval, Prediction, Status, Warn
 from analysis.runs import Params
 from tinyllm.config import ModelConfig
@@ -149,13 +150,17 @@ def _beyond(fit: Fit[Any], c: float, n: float, d: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A run worth having. gain: share of the variance of the target's log loss that measuring it would remove."""
+    """A run worth having: n parameters, d tokens, training flops, depth (None without a ladder).
+
+    gain: share in [0, 1] of the variance of the target's log loss that measuring it would remove; None where no law
+    is identified yet, so that there is no variance to remove.
+    """
 
     depth: int | None
     n: float
     d: float
     flops: float
-    gain: float
+    gain: float | None
 
 
 def next_trials(
@@ -169,33 +174,86 @@ def next_trials(
 ) -> list[Trial]:
     """The runs that would make the loss predicted at the optimum of `target_flops` surer, best gain per FLOP first.
 
-    Candidates: sizes and token counts up to 4 times beyond the fitted range, at most `max_flops` each (default: a
-    tenth of the target). Measuring log loss f with noise s takes cov(t, f)^2 / (var f + s^2) off the variance of
-    the target t (linear Gaussian update); covariances are those of the bootstrap draws. ValueError for a fit
-    without draws, or not of a surface.
+    Candidates cost at most `max_flops` each (default: a tenth of the target). Of a surface: sizes and token counts up
+    to 4 times beyond the fitted range. Of an optimal path (approaches 1 and 2), which knows no loss off the optimum:
+    runs on the path, up to 16 times the fitted compute. Measuring log loss f with noise s takes cov(t, f)^2 /
+    (var f + s^2) off the variance of the target t (linear Gaussian update); covariances are those of the draws.
+    ValueError for a law without an optimum, and for a fit without draws or with too few sizes or budgets: its spread
+    is unknown. `analysis.gaps.missing_trials` says what such a fit lacks.
     """
     law: Any = fit.law_draws
-    if law is None or not isinstance(fit.law, LossSurface | KaplanSurface):
-        raise ValueError("next_trials needs a surface fitted with bootstrap draws: fit_surface(..., bootstrap=1000)")
+    if not isinstance(fit.law, LossSurface | KaplanSurface | OptimalPath):
+        raise ValueError(
+            f"a {type(fit.law).__name__} has no optimum: pass the fit of a surface, an envelope or isoFLOPs"
+        )
+    lacking = [warn.detail for warn in fit.warnings if warn.kind in (Caveat.FEW_SIZES, Caveat.FEW_BUDGETS)]
+    if lacking:
+        raise ValueError(f"no trial can be ranked: {lacking[0]} (analysis.gaps.missing_trials says what to run first)")
+    if law is None:
+        raise ValueError("no trial can be ranked without bootstrap draws: fit_surface(..., bootstrap=1000)")
     limit = target_flops / 10 if max_flops is None else max_flops
-    target = np.log(law.loss(fit.law.n_opt(target_flops), fit.law.d_opt(target_flops)))
-    (n_low, n_high), (d_low, d_high) = fit.domain["n"], fit.domain["d"]
-    if ladder is None:
-        sizes = [Rung(depth=-1, n=n, flops_per_token=6 * n) for n in np.geomspace(n_low, 4 * n_high, 9)]
+    on_path = isinstance(fit.law, OptimalPath)
+    if on_path:
+        target = np.log(law.loss(target_flops))
+        candidates = _along(fit, ladder, params)
     else:
-        sizes = [rung for rung in rungs(ladder, params) if n_low / 2 <= rung.n <= 4 * n_high]
+        target = np.log(law.loss(fit.law.n_opt(target_flops), fit.law.d_opt(target_flops)))
+        candidates = _around(fit, ladder, params)
     noise = max(fit.noise if np.isfinite(fit.noise) else 0.0, 1e-4)
     found = []
-    for rung in sizes:
-        for d in np.geomspace(d_low, 4 * d_high, 9):
-            flops = rung.flops_per_token * d
-            if flops > limit:
-                continue
-            seen = np.log(law.loss(rung.n, d))
-            covariance = np.cov(target, seen)
-            gain = covariance[0, 1] ** 2 / (covariance[1, 1] + noise**2) / covariance[0, 0]
-            found.append(
-                Trial(depth=rung.depth if ladder else None, n=rung.n, d=float(d), flops=float(flops), gain=float(gain))
-            )
-    worth = [trial for trial in found if trial.gain >= MIN_GAIN]
-    return sorted(worth, key=lambda trial: trial.gain / trial.flops, reverse=True)[:count]
+    for rung, d in candidates:
+        flops = rung.flops_per_token * d
+        if flops > limit:
+            continue
+        seen = np.log(law.loss(flops) if on_path else law.loss(rung.n, d))
+        gain = _gain(target, seen, noise, fit.settings.get("spare"))
+        depth = rung.depth if ladder else None
+        found.append(Trial(depth=depth, n=rung.n, d=float(d), flops=float(flops), gain=gain))
+    worth = [trial for trial in found if trial.gain is not None and trial.gain >= MIN_GAIN]
+    return sorted(worth, key=lambda trial: (trial.gain or 0) / trial.flops, reverse=True)[:count]
+
+
+def _around(fit: Fit[Any], ladder: ModelConfig | None, params: Params) -> list[tuple[Rung, float]]:
+    """(size, tokens) on a grid up to 4 times beyond the domain of a surface."""
+    (n_low, n_high), (d_low, d_high) = fit.domain["n"], fit.domain["d"]
+    if ladder is None:
+        sizes = [_free_size(n) for n in np.geomspace(n_low, 4 * n_high, 9)]
+    else:
+        sizes = [rung for rung in rungs(ladder, params) if n_low / 2 <= rung.n <= 4 * n_high]
+    return [(rung, float(d)) for rung in sizes for d in np.geomspace(d_low, 4 * d_high, 9)]
+
+
+def _along(fit: Fit[Any], ladder: ModelConfig | None, params: Params) -> list[tuple[Rung, float]]:
+    """(size, tokens) at the path's own optimum, up to 16 times beyond its domain."""
+    low, high = fit.domain["flops"]
+    found = []
+    for c in np.geomspace(low, 16 * high, 25):
+        n = float(fit.law.n_opt(c))
+        rung = _free_size(n) if ladder is None else _best_rung(fit.law, c, rungs(ladder, params))
+        found.append((rung, float(c / rung.flops_per_token)))
+    return found
+
+
+def _free_size(n: float) -> Rung:
+    """A size of no ladder, at 6 N FLOPs a token."""
+    return Rung(depth=-1, n=n, flops_per_token=6 * n)
+
+
+def _gain(target: FloatArray, seen: FloatArray, noise: float, spare: int | None) -> float:
+    """Share of the variance of `target` (draws,) that measuring `seen` (draws,) with `noise` would remove.
+
+    Scales are taken from quartiles: draws of a line through few points are Student's t with `spare` degrees of
+    freedom, whose variance says nothing of the noise behind them (it is infinite at 2). None: Gaussian.
+    """
+    quartile = float(student.ppf(0.75, np.inf if spare is None else spare))
+
+    def scale(draws: FloatArray) -> float:
+        low, high = np.quantile(draws, [0.25, 0.75])
+        return float(high - low) / (2 * quartile)
+
+    one, other = scale(target), scale(seen)
+    if not one or not other:
+        return 0.0
+    # Gnanadesikan and Kettenring's covariance: from the scales of a sum and a difference.
+    correlation = (scale(target / one + seen / other) ** 2 - scale(target / one - seen / other) ** 2) / 4
+    return float(np.clip(correlation, -1, 1) ** 2 * other**2 / (other**2 + noise**2))

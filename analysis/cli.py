@@ -13,6 +13,7 @@ from analysis import report
 from analysis.backtest import backtest
 from analysis.runs import Flops, LrChoice, Params, load
 from analysis.study import study
+from analysis.wording import compute, formula, number, span, verdict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,7 @@ class Report:
     path: Annotated[str, tyro.conf.Positional]
     """A sweep's directory or URI, or a csv or Parquet table (columns: see analysis/runs.py)."""
     out: str | None = None
-    """Where to write. Default: the sweep's directory; for a table or a URI, ./report."""
+    """Where to write: a directory or a URI. Default: the sweep's directory; for a table or a URI, ./report."""
     params: Params = "with_head"
     """Which parameters N counts."""
     flops: Flops = "exact"
@@ -37,27 +38,33 @@ class Report:
     """FLOPs to advise on. Default: 1, 10 and 100 times the largest compute of the data."""
 
     def run(self) -> None:
-        """Do it, and print the law, the optimum at 10 times the largest compute, and where the report lies."""
+        """Do it, and print what qualifies the answer, the law, the optimum a target, and where the report lies."""
+        runs = load(self.path, params=self.params, flops=self.flops)
+        out = self.out or (self.path if Path(self.path).is_dir() else "report")
+        report.claim(out)
         result = study(
-            load(self.path, params=self.params, flops=self.flops),
+            runs,
             lr_choice=self.lr_choice,
             bootstrap=self.bootstrap,
             seed=self.seed,
             targets=self.targets,
         )
-        out = self.out or (self.path if Path(self.path).is_dir() else "report")
         written = report.write(result, out)
         largest = float(result.points.flops.max())
-        print(f"law ({result.headline}, {result.fit.status}): {report.formula(result.fit)}")
+        for sentence in verdict(result):
+            print(sentence)
+        print(f"law ({result.headline}, {result.fit.status}): {formula(result.fit)}")
         for advice in result.advice:
-            flops, times = report.compute(advice.flops), f"{advice.flops / largest:.3g}"
+            flops, times = compute(advice.flops), f"{advice.flops / largest:.3g}"
             model = f"depth {advice.depth}, " if advice.depth is not None else ""
-            lr = f", lr {report.number(advice.lr.value)}" if advice.lr else ""
+            lr = f", lr {number(advice.lr.value)}" if advice.lr else ""
             print(
                 f"optimum at {flops} FLOPs ({times}x the largest run): {model}"
-                f"N {report.number(advice.n)}, D {report.number(advice.d)}{lr}, "
-                f"loss {advice.loss.value:.4f} ({report.span(advice.loss.interval, 5)})"
+                f"N {number(advice.n)}, D {number(advice.d)}{lr}, "
+                f"loss {advice.loss.value:.4f} ({span(advice.loss.interval, 5)})"
             )
+        for where, warn in report.all_warnings(result):
+            print(f"warning ({where}): {warn}")
         print(f"report: {written.html}")
 
 
@@ -84,15 +91,15 @@ class Backtest:
         """Do it, and print one line a held-out point."""
         points = load(self.path, params=self.params, flops=self.flops).best(self.lr_choice)
         result = backtest(points, budgets=self.budgets, bootstrap=self.bootstrap, seed=self.seed)
-        print(f"law ({result.approach}, {result.fit.status}): {report.formula(result.fit)}")
+        print(f"law ({result.approach}, {result.fit.status}): {formula(result.fit)}")
         print(f"{'point':32} {'N':>8} {'D':>8} {'measured':>9} {'predicted':>9} {'error':>8}  90 % interval")
         for i, point in enumerate(result.ids):
             print(
-                f"{point:32} {report.number(result.n[i]):>8} {report.number(result.d[i]):>8} {result.measured[i]:9.4f} "
+                f"{point:32} {number(result.n[i]):>8} {number(result.d[i]):>8} {result.measured[i]:9.4f} "
                 f"{result.predicted[i]:9.4f} {100 * result.error[i]:+7.2f}%  {result.low[i]:.4f} … {result.high[i]:.4f}"
             )
         print(
-            f"N* at {report.compute(float(points.flops.max()))} FLOPs moves by a factor {result.drift:.3f} "
+            f"N* at {compute(float(points.flops.max()))} FLOPs moves by a factor {result.drift:.3f} "
             "when all budgets join"
         )
         for warn in result.warnings:

@@ -16,7 +16,7 @@ from analysis.inputs import point_ids, positive
 from analysis.laws import FloatArray, KaplanSurface, LossSurface, OptimalPath, PowerLaw
 from analysis.linear import least_squares
 from analysis.problem import SurfaceProblem
-from analysis.result import Caveat, Fit, Reason, Status, Warn
+from analysis.result import Caveat, Fit, Interval, Reason, Status, Warn
 from analysis.runs import Points, Rivals
 
 OBJECTIVES = ("log_huber", "log_lad", "log_mse", "least_squares", "huber")
@@ -231,11 +231,14 @@ def fit_envelope(
         law=law,
         status=Status.NOT_IDENTIFIED if few else Status.CONVERGED,
         objective=parts["loss"].objective,
-        intervals={f"{k}_exponent": p.intervals["exponent"] for k, p in parts.items()},
+        intervals={
+            f"{k}_exponent": Interval.unbounded(level) if few else p.intervals["exponent"] for k, p in parts.items()
+        },
         used=tuple(names[i] for i in hull),
         left_out={name: Reason.OFF_ENVELOPE for i, name in enumerate(names) if i not in on_hull},
         warnings=tuple(warnings),
-        draws={f"{k}_{name}": values for k, p in parts.items() for name, values in p.draws.items()},
+        draws={} if few else {f"{k}_{name}": values for k, p in parts.items() for name, values in p.draws.items()},
         domain={"flops": (float(c_[hull].min()), float(c_[hull].max()))},
         noise=parts["loss"].noise,
+        settings={"draws": draws, "seed": seed, "spare": len(hull) - 2},
     )

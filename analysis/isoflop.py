@@ -205,8 +205,8 @@ def fit_isoflop(
         warnings=tuple(_warnings(levels, good, names, positive("n", n), positive("loss", loss), method)),
         draws=_path(drawn, centre) if len(good) >= 3 else {},
         domain={"flops": (float(c.min()), float(c.max()))},
-        noise=lines["n"].noise,
-        settings={"method": method, "draws": draws, "seed": seed},
+        noise=lines["loss"].noise / float(np.sqrt(weights.mean())),
+        settings={"method": method, "draws": draws, "seed": seed, "spare": len(good) - 2},
     )
 
 

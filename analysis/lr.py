@@ -85,7 +85,7 @@ def fit_lr_optimum(runs: Runs, *, level: float = 0.9, draws: int = 1000, seed: i
         detail = f"{len(kept)} bracketed minima do not show {' and '.join(missing) or 'the exponents'}: taken as 0"
         warnings.append(Warn(kind=Caveat.FEW_SIZES, detail=detail))
     fitted = dict(zip(names, line.coef, strict=True))
-    sampled = _draws(names, line.draws(draws, seed), log_n.mean(), log_d.mean()) if line.spare else {}
+    sampled = _draws(names, line.draws(draws, seed), log_n.mean(), log_d.mean()) if identified and line.spare else {}
     return Fit(
         law=LrLaw(**{k: float(v[0]) for k, v in _draws(names, line.coef[None], log_n.mean(), log_d.mean()).items()}),
         status=Status.CONVERGED if identified else Status.NOT_IDENTIFIED,

@@ -133,12 +133,12 @@ def _flops_ticks(axis: Axis) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def short(value: float) -> str:
-    """A tick label: 250k, 1.5M, 2B, 0.02, 3.2."""
+def short(value: float, digits: int = 3) -> str:
+    """A finite number for people: 250k, 1.5M, 2B, 0.02, 3.2; powers of ten from a trillion on."""
     for factor, suffix in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if factor <= abs(value) < 1e12:
-            return f"{value / factor:.3g}{suffix}"
-    return f"{value:.3g}"
+            return f"{value / factor:.{digits}g}{suffix}"
+    return f"{value:.{digits}g}"
 
 
 def loss_by_tokens(ax: Axes, points: Points, fit: Fit[Any] | None) -> Axes:

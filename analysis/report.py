@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,37 +14,56 @@ import pandas as pd
 
 from analysis import plots, svg
 from analysis.advise import lowest_loss
-from analysis.laws import KaplanSurface, LossSurface, OptimalPath
-from analysis.result import Fit, Interval, Status
+from analysis.result import Fit
 from analysis.runs import Points
 from analysis.study import Study, left_out_counts
+from analysis.wording import compute, formula, number, sentence, span, verdict
+from tinyllm import storage
 
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """Where the report lies."""
+    """Where the report lies: paths or URIs."""
 
-    html: Path
-    markdown: Path
-    fits: Path
+    html: str
+    markdown: str
+    fits: str
+
+
+def claim(directory: str) -> None:
+    """Make `directory` (a path or URI), so that one that cannot be written is refused before any work is spent on it.
+
+    ValueError with the remedy.
+    """
+    filesystem, inner = storage.open_fs(directory)
+    try:
+        filesystem.create_dir(inner, recursive=True)
+    except OSError as error:
+        raise _no_place(directory, error) from error
 
 
 def write(study: Study, directory: str | Path) -> Written:
-    """Write report.html, report.md and fit.json under `directory`, each whole or not at all."""
-    folder = Path(directory)
-    folder.mkdir(parents=True, exist_ok=True)
-    page = context(study)
-    written = Written(html=folder / "report.html", markdown=folder / "report.md", fits=folder / "fit.json")
-    _write_whole(written.fits, fits_json(study))
-    _write_whole(written.markdown, _render("report.md.j2", page))
-    _write_whole(written.html, _render("report.html.j2", {**page, "figures": figures(study)}))
-    return written
+    """Write report.html, report.md and fit.json under `directory` (a path or URI), each whole or not at all.
+
+    ValueError where it cannot be written.
+    """
+    root, page = str(directory), context(study)
+    texts = {
+        "fit.json": fits_json(study),
+        "report.md": _render("report.md.j2", page),
+        "report.html": _render("report.html.j2", {**page, "figures": figures(study)}),
+    }
+    paths = {name: storage.join(root, name) for name in texts}
+    try:
+        for name, text in texts.items():
+            storage.write_bytes(paths[name], text.encode())
+    except OSError as error:
+        raise _no_place(root, error) from error
+    return Written(html=paths["report.html"], markdown=paths["report.md"], fits=paths["fit.json"])
 
 
-def _write_whole(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+def _no_place(directory: str, error: OSError) -> ValueError:
+    return ValueError(f"{directory} cannot be written ({error}): give another --out, a directory or s3://bucket/dir")
 
 
 def fits_json(study: Study) -> str:
@@ -61,53 +79,8 @@ def fits_json(study: Study) -> str:
             "fits": {name: json.loads(fit.to_json()) for name, fit in fits.items()},
         },
         indent=1,
+        allow_nan=False,
     )
-
-
-def number(value: float | None, digits: int = 3) -> str:
-    """A number for people: 3 significant digits, thousands as k, M, B up to a trillion, powers of ten beyond."""
-    if value is None or np.isnan(value):
-        return "–"
-    if np.isinf(value):
-        return "∞" if value > 0 else "−∞"
-    for factor, suffix in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if factor <= abs(value) < 1e12:
-            return f"{value / factor:.{digits}g}{suffix}"
-    return f"{value:.{digits}g}"
-
-
-def compute(value: float) -> str:
-    """FLOPs for people: 5.07e14."""
-    mantissa, exponent = f"{value:.2e}".split("e")
-    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
-
-
-def span(interval: Interval | None, digits: int = 3) -> str:
-    """An interval for people, or that there is none."""
-    if interval is None:
-        return "no interval"
-    if np.isinf(interval.low) and np.isinf(interval.high):
-        return "unbounded"
-    return f"{number(interval.low, digits)} … {number(interval.high, digits)}"
-
-
-def formula(fit: Fit[Any]) -> str:
-    """The fitted law with its numbers, on one line."""
-    law = fit.law
-    if isinstance(law, LossSurface):
-        # A floor is seen by nobody: it is quoted with its interval or not at all.
-        known = fit.status == Status.CONVERGED and "E" in fit.intervals
-        floor = f"{law.E:.4g} [{span(fit.intervals['E'], 4)}]" if known else "E"
-        return f"L(N, D) = {floor} + {law.A:.4g} / N^{law.alpha:.3f} + {law.B:.4g} / D^{law.beta:.3f}"
-    if isinstance(law, KaplanSurface):
-        return f"L(N, D) = [({law.n_c:.3g} / N)^{law.alpha_n / law.alpha_d:.3f} + {law.d_c:.3g} / D]^{law.alpha_d:.3f}"
-    if isinstance(law, OptimalPath):
-        return (
-            f"L*(C) = {np.exp(law.loss_intercept):.4g} C^{law.loss_exponent:.4f},  "
-            f"N*(C) = {np.exp(law.n_intercept):.3g} C^{law.n_exponent:.3f},  "
-            f"D*(C) = {np.exp(law.d_intercept):.3g} C^{law.d_exponent:.3f}"
-        )
-    return str(law)
 
 
 def _render(template: str, values: Mapping[str, Any]) -> str:
@@ -118,7 +91,7 @@ def _render(template: str, values: Mapping[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=number, compute=compute, span=span, formula=formula)
+    environment.filters.update(number=number, compute=compute, span=span, formula=formula, sentence=sentence)
     return environment.get_template(template).render(**values)
 
 
@@ -130,6 +103,7 @@ def context(study: Study) -> dict[str, Any]:
         "title": Path(study.runs.source).name if "/" in study.runs.source else study.runs.source,
         "largest": float(study.points.flops.max()),
         "level": 90,
+        "verdict": verdict(study),
         "measured": len(study.runs.measured),
         "sizes": len(np.unique(study.points.n)),
         "budgets": len(np.unique(study.points.d)),

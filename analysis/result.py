@@ -135,7 +135,8 @@ class Fit(Generic[LawT]):
 
     objective: the minimised value, summed over points. agreement: share of the starts that ended in the best minimum
     (relative 1e-6 of the objective; 1 for closed-form fits). intervals: parameter or derived quantity -> interval.
-    used, left_out: ids of points, the latter with a reason. draws: bootstrap parameters, name -> shape (draws,).
+    used, left_out: ids of points, the latter with a reason. draws: bootstrap parameters, name -> shape (draws,); empty
+    without a bootstrap, and where too few sizes or budgets leave the law open.
     domain: input name -> (smallest, largest) used. noise: residual standard deviation of log y, corrected for the
     number of fitted parameters.
     """
@@ -165,11 +166,12 @@ class Fit(Generic[LawT]):
     def interval(self, quantity: Any, level: float = 0.9) -> Interval | None:
         """Interval of any quantity of the law, e.g. `fit.interval(lambda law: law.n_opt(1e21))`.
 
-        None without a bootstrap.
+        None without a bootstrap; unbounded where the fit is not identified for want of sizes or budgets, and so has
+        no draws that mean anything.
         """
         draws = self.law_draws
         if draws is None:
-            return None
+            return Interval.unbounded(level) if self.status == Status.NOT_IDENTIFIED else None
         # A draw far out may overflow: then that end of the interval is infinite, and says so.
         with np.errstate(over="ignore"):
             return Interval.of(np.asarray(quantity(draws), float), level)
@@ -200,23 +202,27 @@ class Fit(Generic[LawT]):
         )
 
     def to_json(self) -> str:
-        """JSON at full precision: `from_json` gives back an equal Fit (floats are written by repr)."""
+        """JSON at full precision: `from_json` gives back an equal Fit.
+
+        Floats are written by repr; nan and infinite ones, which JSON does not know, as texts.
+        """
         return json.dumps(
             {
                 "form": self.law.form,
-                "law": parameters(self.law),
+                "law": _texts(parameters(self.law)),
                 "status": self.status,
-                "objective": self.objective,
+                "objective": _texts(self.objective),
                 "agreement": self.agreement,
-                "intervals": {k: vars(v) for k, v in self.intervals.items()},
+                "intervals": {k: _texts(vars(v)) for k, v in self.intervals.items()},
                 "used": self.used,
                 "left_out": self.left_out,
                 "warnings": [vars(w) for w in self.warnings],
-                "draws": {k: np.asarray(v).tolist() for k, v in self.draws.items()},
-                "domain": self.domain,
-                "noise": self.noise,
-                "settings": self.settings,
-            }
+                "draws": {k: _texts(np.asarray(v).tolist()) for k, v in self.draws.items()},
+                "domain": _texts(self.domain),
+                "noise": _texts(self.noise),
+                "settings": _texts(self.settings),
+            },
+            allow_nan=False,
         )
 
     @staticmethod
@@ -226,18 +232,39 @@ class Fit(Generic[LawT]):
         if raw["form"] not in LAWS:
             raise ValueError(f"form={raw['form']!r} is not one of {sorted(LAWS)}: written by another version?")
         return Fit(
-            law=LAWS[raw["form"]](**raw["law"]),
+            law=LAWS[raw["form"]](**_floats(raw["law"])),
             status=Status(raw["status"]),
-            objective=raw["objective"],
+            objective=_floats(raw["objective"]),
             agreement=raw["agreement"],
-            intervals={k: Interval(**v) for k, v in raw["intervals"].items()},
+            intervals={k: Interval(**_floats(v)) for k, v in raw["intervals"].items()},
             used=tuple(raw["used"]),
             left_out={k: Reason(v) for k, v in raw["left_out"].items()},
             warnings=tuple(
                 Warn(kind=Caveat(w["kind"]), detail=w["detail"], points=tuple(w["points"])) for w in raw["warnings"]
             ),
-            draws={k: np.asarray(v, float) for k, v in raw["draws"].items()},
-            domain={k: (v[0], v[1]) for k, v in raw["domain"].items()},
-            noise=raw["noise"],
-            settings=raw["settings"],
+            draws={k: np.asarray(_floats(v), float) for k, v in raw["draws"].items()},
+            domain={k: (v[0], v[1]) for k, v in _floats(raw["domain"]).items()},
+            noise=_floats(raw["noise"]),
+            settings=_floats(raw["settings"]),
         )
+
+
+_NOT_IN_JSON = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
+
+
+def _texts(value: Any) -> Any:
+    """`value` with every float that JSON does not know as its text."""
+    if isinstance(value, Mapping):
+        return {k: _texts(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_texts(v) for v in value]
+    return str(float(value)) if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def _floats(value: Any) -> Any:
+    """Inverse of `_texts`."""
+    if isinstance(value, dict):
+        return {k: _floats(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_floats(v) for v in value]
+    return _NOT_IN_JSON.get(value, value) if isinstance(value, str) else value

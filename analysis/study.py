@@ -14,6 +14,7 @@ from analysis import ladder as ladders
 from analysis.advise import Advice, Trial, next_trials, optimum
 from analysis.backtest import Backtest, backtest
 from analysis.fit import fit_envelope, fit_points, fit_surface
+from analysis.gaps import missing_trials
 from analysis.influence import Influence, influence
 from analysis.isoflop import fit_isoflop
 from analysis.ladder import Rung, rungs
@@ -34,7 +35,9 @@ class Study:
     """A sweep and what it says.
 
     fits: approach -> fit, for those that could be made. refusals: approach -> why it could not be. headline: the
-    approach whose advice is given. advice: one a target. conventions: exponent of N* by convention.
+    approach whose advice is given. advice: one a target. next_trials: ranked by what they teach about the headline's
+    loss at 10 times the largest compute; where that cannot be told, `next_refusal` says why, and they are what is
+    missing. conventions: exponent of N* by convention.
     """
 
     runs: Runs
@@ -46,6 +49,7 @@ class Study:
     lr: Fit[LrLaw] | None
     advice: tuple[Advice, ...]
     next_trials: tuple[Trial, ...]
+    next_refusal: str
     conventions: pd.DataFrame
     influence: Influence | None
     backtest: Backtest | None
@@ -101,6 +105,13 @@ def study(
         optimum(fits[headline], flops=c, ladder=ladder, params=runs.params, lr_fit=lr, level=level) for c in goals
     )
     table = conventions(runs, lr_choice)
+    target = 10 * float(points.flops.max())
+    next_refusal = ""
+    try:
+        trials = next_trials(fits[headline], target_flops=target, ladder=ladder, params=runs.params)
+    except ValueError as refusal:
+        next_refusal = str(refusal)
+        trials = missing_trials(points, ladder=ladder, params=runs.params)
     return Study(
         runs=runs,
         points=points,
@@ -110,14 +121,13 @@ def study(
         headline=headline,
         lr=lr,
         advice=advice,
-        next_trials=tuple(
-            next_trials(fits["surface"], target_flops=10 * points.flops.max(), ladder=ladder, params=runs.params)
-        ),
+        next_trials=tuple(trials),
+        next_refusal=next_refusal,
         conventions=table,
         influence=carried,
         backtest=held_out,
         warnings=(
-            *disagreements(fits, 10 * float(points.flops.max()), level),
+            *disagreements(fits, target, level),
             *_convention_warning(table),
             *(carried.warnings if carried else ()),
             *(held_out.warnings if held_out else ()),

@@ -38,22 +38,22 @@ def judge(
     if noise_assumed is not None:
         detail = f"too few trunks to show their scatter: noise of log loss taken as {noise_assumed:.2g}; repeat seeds"
         warnings.append(Warn(kind=Caveat.NOISE_ASSUMED, detail=detail))
+    n_parameters = 4 if fit.settings["form"] != "chinchilla" else 5
+    too_few = _too_few(n, d, len(loss), 3 if isinstance(fit.law, LossSurface) else 2, n_parameters)
     if isinstance(fit.law, LossSurface):
         floor_warnings = _floor(fit.law, loss)
         warnings += floor_warnings
         if floor_warnings and status == Status.CONVERGED:
             status = Status.BOUND_HIT
-        elif loss.min() > FLOOR_SEEN * fit.law.E:
+        elif not too_few and loss.min() > FLOOR_SEEN * fit.law.E:
             times = loss.min() / fit.law.E
             detail = f"the smallest loss is {times:.2f} times E: the floor is the law's word, not a measurement"
             warnings.append(Warn(kind=Caveat.EXTRAPOLATION, detail=detail))
-        need = 3
-    else:
-        need = 2
-    too_few = _too_few(n, d, len(loss), need, n_parameters=4 if fit.settings["form"] != "chinchilla" else 5)
     if too_few:
         warnings.append(Warn(kind=Caveat.FEW_SIZES, detail=too_few))
         status = Status.NOT_IDENTIFIED
+        # Resamples share what the grid leaves open (they start at one answer): their spread would look like knowledge.
+        fit = dataclasses.replace(fit, draws={})
         intervals = {name: Interval.unbounded(level) for name in intervals}
     elif "E" in intervals and intervals["E"].low <= E_IS_ZERO * loss.min():
         warnings.append(

@@ -85,6 +85,8 @@ def test_mistakes_are_refused():
         optimum(fit_power_law([1.0, 2.0, 3.0], [3.0, 2.5, 2.2]), flops=1e20)
     with pytest.raises(ValueError, match="bootstrap draws"):
         next_trials(fit_surface(N, D, LAW.loss(N, D)), target_flops=1e22)
+    with pytest.raises(ValueError, match="PowerLaw has no optimum"):
+        next_trials(fit_power_law([1.0, 2.0, 3.0], [3.0, 2.5, 2.2]), target_flops=1e20)
 
 
 def test_lowest_loss_over_a_ladder_is_a_lower_envelope():
@@ -131,3 +133,53 @@ def test_odd_widths_are_no_rungs():
         4,
         6,
     ]
+
+
+PATH_C = np.geomspace(1e17, 1e20, 6)
+PATH_N, PATH_D = LAW.n_opt(PATH_C), LAW.d_opt(PATH_C)
+
+
+def envelope(points=slice(None)):
+    """Runs at the optimum of each compute, so that all of them lie on the envelope."""
+    errors = np.exp(1e-4 * np.random.default_rng(1).standard_normal(6))
+    n, d = PATH_N[points], PATH_D[points]
+    return fit_envelope(PATH_C[points], n, d, LAW.loss(n, d) * errors[points], draws=20_000)
+
+
+@pytest.mark.parametrize("points", [slice(None), slice(0, 4), slice(0, 3)], ids=["6 points", "4 points", "3 points"])
+def test_gain_on_an_envelope_is_that_of_one_more_point_on_a_line(points):
+    """Of least squares through known errors: 1 - t'(X'X + ff')^-1 t / t'(X'X)^-1 t, however few the points."""
+    fit, c = envelope(points), PATH_C[points]
+    assert len(fit.used) == len(c)
+    target = 100 * c[-1]
+    trials = next_trials(fit, target_flops=target, count=100)
+    assert len(trials) > 5
+
+    def variance(flops):
+        design = np.column_stack([np.ones(len(flops)), np.log(flops)])
+        row = np.array([1.0, np.log(target)])
+        return row @ np.linalg.inv(design.T @ design) @ row
+
+    for trial in trials:
+        assert trial.flops <= target / 10
+        assert trial.flops == pytest.approx(6 * trial.n * trial.d)
+        assert trial.n == pytest.approx(fit.law.n_opt(trial.flops))
+        assert trial.gain == pytest.approx(1 - variance(np.append(c, trial.flops)) / variance(c), abs=0.03)
+
+
+def test_trials_of_an_envelope_are_models_of_the_ladder():
+    sizes = {rung.depth: rung for rung in rungs(MODEL)}
+    trials = next_trials(envelope(), target_flops=1e22, ladder=MODEL)
+    assert trials
+    for trial in trials:
+        rung = sizes[trial.depth]
+        assert (trial.n, trial.flops) == pytest.approx((rung.n, rung.flops_per_token * trial.d))
+
+
+def test_a_fit_that_lacks_sizes_or_budgets_ranks_no_trial():
+    one_size = fit_surface(np.full(6, 1e8), D[: 6 * 6 : 6], LAW.loss(1e8, D[: 6 * 6 : 6]), bootstrap=20)
+    with pytest.raises(ValueError, match=r"no trial can be ranked: 1 model sizes .*missing_trials"):
+        next_trials(one_size, target_flops=1e22)
+    with pytest.raises(ValueError, match=r"no trial can be ranked: the envelope holds one model size"):
+        next_trials(fit_envelope(PATH_C, np.full(6, 1e8), PATH_C / 6e8, LAW.loss(1e8, PATH_C / 6e8)), target_flops=1e22)
+    assert next_trials(envelope(), target_flops=1e22)

@@ -1,6 +1,7 @@
 """A fit as a value: it goes to JSON and back without loss, and predicts with its distance from the data."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -37,6 +38,11 @@ def test_json_round_trip_is_exact(fit):
         else:
             np.testing.assert_equal(theirs, ours)
     assert back.to_json() == fit.to_json()
+
+    def refuse(name):
+        raise AssertionError(f"{name} is no JSON")
+
+    json.loads(fit.to_json(), parse_constant=refuse)
 
 
 def test_unknown_form_is_refused():

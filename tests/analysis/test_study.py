@@ -6,7 +6,7 @@ import pytest
 
 from analysis import sample
 from analysis.laws import LossSurface
-from analysis.result import Caveat, Status
+from analysis.result import Caveat, Interval, Status
 from analysis.runs import load
 from analysis.study import conventions, disagreements, study
 from tinyllm import record
@@ -65,6 +65,33 @@ def test_one_size_is_not_identified_and_still_reported():
     assert found.fits["surface"].status == Status.NOT_IDENTIFIED
     assert found.influence is None
     assert any(warn.kind == Caveat.WIDE_INTERVAL for warn in found.advice[1].warnings)
+    # Draws of a law that the grid leaves open are no knowledge of it.
+    for fit in found.fits.values():
+        assert fit.interval(lambda law: law.n_opt(1e14)) == Interval.unbounded(0.9)
+    assert found.advice[1].loss.interval == found.advice[1].n_interval == Interval.unbounded(0.9)
+    assert found.advice[1].lr.interval == Interval.unbounded(0.9)
+    assert not any(warn.kind == Caveat.APPROACHES_DISAGREE for warn in found.warnings)
+    assert "one model size" in found.next_refusal
+    assert {trial.depth for trial in found.next_trials} == {2, 4}
+
+
+@pytest.mark.parametrize(("rows", "headline"), [
+    ({}, "surface"),
+    ({"depths": (2, 3), "budgets": (200_000, 400_000)}, "envelope"),
+    ({"depths": (3,)}, "envelope"),
+    ({"budgets": (1_000_000,)}, "envelope"),
+], ids=["whole", "two by two", "one size", "one budget"])  # fmt: skip
+def test_whatever_the_headline_it_says_what_to_run_next(rows, headline):
+    found = study(load(record.frame(sample.records(**rows))), bootstrap=50)
+    assert found.headline == headline
+    assert found.next_trials
+    assert bool(found.next_refusal) == any(trial.gain is None for trial in found.next_trials)
+
+
+def test_without_a_bootstrap_there_is_a_report_without_intervals(sample_runs):
+    found = study(sample_runs, bootstrap=0)
+    assert found.advice[0].loss.interval is None
+    assert "without bootstrap draws" in found.next_refusal
 
 
 def test_refusals_say_why():
