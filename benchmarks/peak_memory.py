@@ -23,10 +23,7 @@ STEPS_TO_PEAK = 2  # the second one runs with the optimizer's state in place
 
 
 def peak_of(contender: str, shape: Shape) -> int:
-    """Bytes of the process at its peak.
-
-    Linux hands a child the peak of the process that starts it: call this before that one has grown.
-    """
+    """Bytes of the process at its peak."""
     command = [sys.executable, "-m", "benchmarks.peak_memory", contender, json.dumps(asdict(shape))]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return int(output.split()[-1])

@@ -49,7 +49,7 @@ def main(options: Options) -> None:
     print(f"{shape.tokens} tokens a step, {shape.tokens * flops / 1e9:.0f} GFLOP; ours / plain: {flops / plain_flops}")
     result: dict[str, Any] = {"benchmark": "step", "shape": asdict(shape), "threads": torch.get_num_threads()}
     result["flops_ratio"] = flops / plain_flops
-    result |= memory(shape)  # first: see `peak_of`
+    result |= memory(shape)
     result |= speeds(shape, rounds, compiled=not options.quick)
     result |= loops(shape, rounds, options.data)
     print(json.dumps(result))

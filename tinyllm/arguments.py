@@ -13,17 +13,8 @@ from tinyllm.horizon import Horizon, Unit, parse_quantity
 
 T = TypeVar("T")
 
-# A count with an optional suffix: 200k, 1.5M, 2B, 3e17.
-Quantity = Annotated[
-    float,
-    tyro.constructors.PrimitiveConstructorSpec(
-        nargs=1,
-        metavar="N|Nk|NM|NB",
-        instance_from_str=lambda words: parse_quantity(words[0]),
-        is_instance=lambda value: isinstance(value, float | int),
-        str_from_instance=lambda value: [f"{value:g}"],
-    ),
-]
+# A count with an optional suffix: 200k, 1.5M, 2B, 3e17. Read by `parse_quantity`, whose errors tyro would not show.
+Quantity = Annotated[str, tyro.conf.arg(metavar="N|Nk|NM|NB")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +40,8 @@ class ConfigArguments:
     """auto = bf16 where the chip computes it, else fp32."""
 
     def config(self) -> TrainConfig:
-        """The TrainConfig asked for. Raises ValueError when horizons of two kinds are given."""
-        given: dict[Unit, tuple[float, ...]] = {
+        """The TrainConfig asked for. Raises ValueError for horizons of two kinds, and for what is no quantity."""
+        given: dict[Unit, tuple[str, ...]] = {
             "tokens": self.tokens,
             "tokens_per_param": self.tokens_per_param,
             "flops": self.flops,
@@ -58,9 +49,9 @@ class ConfigArguments:
         }
         kinds = [unit for unit, values in given.items() if values]
         if len(kinds) > 1:
-            flags = ", ".join(f"--{kind.replace('_', '-')}" for kind in kinds)
+            flags = ", ".join(map(_flag, kinds))
             raise ValueError(f"{flags}: how long to train is said in one unit; keep one of them")
-        horizons = tuple(Horizon(value=value, unit=unit) for unit in kinds for value in given[unit])
+        horizons = tuple(Horizon(value=_quantity(_flag(u), text), unit=u) for u in kinds for text in given[u])
         return TrainConfig(
             model=self.model,
             optim=self.optim,
@@ -79,6 +70,17 @@ class ConfigArguments:
         from tinyllm.hardware import computed_precision
 
         return "bf16" if torch.cuda.is_available() else computed_precision(torch.device("cpu"))
+
+
+def _flag(field_name: str) -> str:
+    return f"--{field_name.replace('_', '-')}"
+
+
+def _quantity(flag: str, text: str) -> float:
+    try:
+        return parse_quantity(text)
+    except ValueError as error:
+        raise ValueError(f"{flag} {error}") from None
 
 
 def parse(arguments: type[T], argv: Sequence[str], *, prog: str, presets: Mapping[str, Callable[[], TrainConfig]]) -> T:
@@ -104,7 +106,7 @@ def parse(arguments: type[T], argv: Sequence[str], *, prog: str, presets: Mappin
 def _from_preset(arguments: type[T], preset: TrainConfig, name: str) -> T:
     horizons: dict[str, Any] = {}
     for horizon in preset.horizons:
-        horizons[horizon.unit] = (*horizons.get(horizon.unit, ()), horizon.value)
+        horizons[horizon.unit] = (*horizons.get(horizon.unit, ()), repr(horizon.value))
     return replace(  # type: ignore[type-var]
         arguments(),
         preset=name,

@@ -1,4 +1,4 @@
-"""`tinyllm`: prepare, plan, train, sample, export. Torch and Ray are loaded by the commands that need them."""
+"""`tinyllm`: prepare, plan, train, sample, score, export. Torch and Ray are loaded by the commands that need them."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ COMMANDS = {
     "plan": "what a config amounts to: counts, steps, LRs, FLOPs, memory, time; trains nothing",
     "train": "one model on this node",
     "sample": "text from a trained model",
+    "score": "a trained model on in-context tasks",
     "export": "weights, config and tokenizer for use without this package",
 }
 
@@ -96,6 +97,24 @@ class Sample:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Score:
+    """Accuracy of a trained model on in-context tasks, as at the end of a budget with `tinyllm train --core-data`."""
+
+    checkpoint: Annotated[str, tyro.conf.Positional]
+    """A weights/<tokens> or checkpoints/<name> directory of a run."""
+    core_data: str
+    """Directory or URI in the format of DCLM's evaluation."""
+    max_examples: int | None = None
+    """At most so many examples of each task; training takes 500. Default: all."""
+    seed: int = 0
+    """Draws the examples and the shots; training takes 0."""
+    device: Literal["auto", "cuda", "mps", "cpu"] = "auto"
+    """Where to compute."""
+    device_batch_size: int = 16
+    """Prompts at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Export:
     """Write safetensors + config.json + tokenizer.json that load without this package's training code."""
 
@@ -146,6 +165,8 @@ def train(args: Train) -> int:
         print("no budget was reached; the same command goes on from the last checkpoint")
         return 130
     show.print_tables([show.summary_table(rows)])
+    for reason in show.reasons(rows):
+        print(reason)
     print(f"report: {show.write_report(root, rows)}")
     return 0 if all(r.status == "done" for r in rows) else 1
 
@@ -166,6 +187,29 @@ def sample(args: Sample) -> None:
         print(text, end="\n\n")
 
 
+def score(args: Score) -> None:
+    from tinyllm import show, storage
+    from tinyllm.core_eval import core
+    from tinyllm.evaluate import METRIC_VERSIONS
+    from tinyllm.generate import load_model
+    from tinyllm.hardware import computed_precision, pick_device
+
+    model, config, tokenizer = load_model(storage.absolute(args.checkpoint), args.device)
+    if tokenizer is None:
+        raise ValueError(f"{args.checkpoint} was trained on ids that are no text: the tasks are text")
+    chip = computed_precision(pick_device(args.device))
+    result = core(
+        model,
+        tokenizer,
+        storage.absolute(args.core_data),
+        device_rows=args.device_batch_size,
+        precision=config.precision if chip == "bf16" else "fp32",
+        max_examples=args.max_examples,
+        seed=args.seed,
+    )
+    show.print_tables([show.core_table(result, METRIC_VERSIONS["core"])])
+
+
 def export(args: Export) -> None:
     from tinyllm.export import export_model
 
@@ -181,6 +225,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "plan": (PlanCommand, show_plan),
         "train": (Train, train),
         "sample": (Sample, sample),
+        "score": (Score, score),
         "export": (Export, export),
     }
     if not argv or argv[0] in ("-h", "--help") or argv[0] not in runners:

@@ -137,6 +137,11 @@ class CoreResult:
         """Mean centred accuracy over the tasks: CORE, where they are its 22 (Li et al. 2024)."""
         return sum(t.centred for t in self.tasks) / len(self.tasks)
 
+    def by_task(self) -> dict[str, dict[str, float]]:
+        """The figures of each task by its label, as a record and `tinyllm score` give them."""
+        names = ("accuracy", "baseline", "centred", "n_examples", "n_cut")
+        return {t.label: {name: getattr(t, name) for name in names} for t in self.tasks}
+
 
 def read_tasks(directory: str) -> tuple[Task, ...]:
     """The tasks of a directory (or URI), in the order of its core.yaml.

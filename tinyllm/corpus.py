@@ -21,7 +21,7 @@ from tinyllm.recipe import STAGING_DIR, Recipe, claim, digest, exclusive
 from tinyllm.shards import describe_shard
 from tinyllm.sources import Documents, TextFiles
 from tinyllm.staging import Layout
-from tinyllm.tokenizer import Tokenizer
+from tinyllm.tokenizer import Tokenizer, check_vocab_size
 from tinyllm.zipf import ZipfChain
 
 _log = logging.getLogger(__name__)
@@ -77,6 +77,7 @@ def prepare(
         raise ValueError(f"--val-fraction {fraction}: a share of the documents between 0 and 1 is needed")
     if shards is not None and shards < 1:
         raise ValueError(f"--shards {shards}: give 1 or more")
+    vocab_size = check_vocab_size(text.vocab_size if vocab_size is None else vocab_size)
     if shards is None:
         small = text.n_bytes <= _ONE_SHARD_BYTES
         shards = 1 if small else max(_MIN_SHARDS, math.ceil(text.n_bytes / _SHARD_BYTES))
@@ -86,7 +87,7 @@ def prepare(
         "files": text.digest,
         "documents": documents,
         "text_column": text_column,
-        "vocab_size": text.vocab_size if vocab_size is None else vocab_size,
+        "vocab_size": vocab_size,
         "seq_len": seq_len or DEFAULT_SEQ_LEN,
         "seed": seed,
         "val_fraction": fraction,

@@ -33,6 +33,8 @@ PEAK_TFLOPS_BF16 = {
     "T4": 65.0,  # fp16: it has no bf16
 }
 
+_STATUS, _CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
 
 def pick_device(wanted: str) -> torch.device:
     """The device of this process. Raises ValueError when it is asked for and not there."""
@@ -69,10 +71,25 @@ def memory_bytes(device: torch.device) -> int | None:
     return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
 
 
+def reset_peak_memory(device: torch.device) -> None:
+    """Let `peak_memory_bytes` begin anew, for a process that does several runs; only CUDA and Linux can."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    elif os.access(_CLEAR_REFS, os.W_OK):
+        _CLEAR_REFS.write_text("5")  # proc(5): the peak becomes what is resident now
+
+
 def peak_memory_bytes(device: torch.device) -> int:
-    """Most memory used so far: on a GPU by tensors, elsewhere by this process (resident)."""
+    """Most memory used since `reset_peak_memory`: on a GPU by tensors, else all that this process held resident.
+
+    Since the process began where its peak can't be reset.
+    """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    if _STATUS.exists():
+        # Not getrusage's ru_maxrss, which starts from the peak of the process that forked this one.
+        (line,) = (line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
     import resource
 
     unit = 1 if platform.system() == "Darwin" else 1024

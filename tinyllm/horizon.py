@@ -23,7 +23,7 @@ def parse_quantity(text: str) -> float:
     except ValueError:
         raise ValueError(f"{text!r} is no quantity: write e.g. 200k, 1.5M, 2B or 3e17") from None
     if not 0 < value < float("inf"):
-        raise ValueError(f"{text!r} must be positive and finite")
+        raise ValueError(f"{text!r} is not positive and finite: write e.g. 200k, 1.5M, 2B or 3e17")
     return value
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -114,8 +115,17 @@ class Block(nn.Module):
         self.mlp = MLP(config)
 
     def forward(
-        self, x_BTD: Tensor, cos_TC: Tensor, sin_TC: Tensor, extra_value_BTE: Tensor | None, cache: KVCache | None
+        self,
+        x_BTD: Tensor,
+        x0_BTD: Tensor,
+        residual_gain: Tensor,
+        input_gain: Tensor,
+        cos_TC: Tensor,
+        sin_TC: Tensor,
+        extra_value_BTE: Tensor | None,
+        cache: KVCache | None,
     ) -> Tensor:
+        x_BTD = residual_gain * x_BTD + input_gain * x0_BTD
         x_BTD = x_BTD + self.attention(rms_norm(x_BTD), cos_TC, sin_TC, extra_value_BTE, cache)
         return x_BTD + self.mlp(rms_norm(x_BTD))
 
@@ -144,16 +154,33 @@ class GPT(nn.Module):
         cos, sin = _rotary(config)
         self.register_buffer("cos_TC", cos, persistent=False)
         self.register_buffer("sin_TC", sin, persistent=False)
+        # What `forward` runs; evaluation and sampling, whose shapes change, always run the plain ones.
+        self.training_block: Callable[..., Tensor] = Block.__call__
+        self.training_loss: Callable[..., Tensor] = cross_entropy_sum
 
-    def hidden(self, ids_BT: Tensor, cache: KVCache | None = None) -> Tensor:
+    def compile_training(self) -> None:
+        """Compile what `forward` runs: one block at a time, and the loss.
+
+        A graph hands on its gradients when all of it has run backward. Compiled block by block, DDP reduces the last
+        blocks' gradients while the first ones still compute; and blocks of one kind share one compilation.
+        """
+        torch.compiler.reset()  # a process that trained other shapes keeps their graphs, and after 8 runs uncompiled
+        torch._dynamo.config.optimize_ddp = False  # would cut a block's graph again where a bucket of DDP ends
+        self.training_block = torch.compile(Block.forward, dynamic=False)
+        self.training_loss = torch.compile(cross_entropy_sum, dynamic=False)
+
+    def hidden(
+        self, ids_BT: Tensor, cache: KVCache | None = None, block: Callable[..., Tensor] = Block.__call__
+    ) -> Tensor:
         """The normed residual stream before the head, (B, T, D)."""
         start = cache.length if cache else 0
         cos_TC, sin_TC = (table[start : start + ids_BT.size(1)] for table in (self.cos_TC, self.sin_TC))
-        x0_BTD = x_BTD = rms_norm(self.embedding(ids_BT))
-        for i, block in enumerate(self.blocks):
-            x_BTD = self.residual_gains[i] * x_BTD + self.input_gains[i] * x0_BTD
+        x0_BTD = rms_norm(self.embedding(ids_BT))
+        x_BTD = x0_BTD.view_as(x0_BTD)  # not the same object: a compiled block would be compiled again for that case
+        for i, layer in enumerate(self.blocks):
             extra_BTE = self.value_embeddings[str(i)](ids_BT) if self.config.has_value_embedding(i) else None
-            x_BTD = block(x_BTD, cos_TC, sin_TC, extra_BTE, cache)
+            gains = self.residual_gains[i], self.input_gains[i]
+            x_BTD = block(layer, x_BTD, x0_BTD, *gains, cos_TC, sin_TC, extra_BTE, cache)
         return rms_norm(x_BTD)
 
     def logits(self, ids_BT: Tensor, cache: KVCache | None = None) -> Tensor:
@@ -171,8 +198,8 @@ class GPT(nn.Module):
 
     def forward(self, ids_BT: Tensor, targets_BT: Tensor) -> Tensor:
         """Sum of the cross-entropies of all targets in nats; differentiable, never holds (N, V) logits."""
-        hidden_ND = self.hidden(ids_BT).flatten(0, 1)
-        return cross_entropy_sum(hidden_ND, self.head.weight, targets_BT.flatten(), self.config.logit_softcap)
+        hidden_ND = self.hidden(ids_BT, block=self.training_block).flatten(0, 1)
+        return self.training_loss(hidden_ND, self.head.weight, targets_BT.flatten(), self.config.logit_softcap)
 
     @torch.no_grad()
     def token_losses(self, ids_BT: Tensor, targets_BT: Tensor) -> Tensor:

@@ -108,8 +108,8 @@ def resolve(config: TrainConfig, corpus: CorpusFacts, precision: Precision) -> T
         raise ValueError(
             f"--total-batch-size {batch} is no multiple of the {model.context} tokens of a row: take {near}"
         )
-    lr = float(optim.lr if optim.lr is not None else rules.hidden_lr(optim.optimizer, batch))
-    width_scale = rules.adamw_width_scale(model.width)
+    lr = float(optim.lr if optim.lr is not None else rules.hidden_lr(optim.optimizer, batch).value)
+    width_scale = rules.adamw_width_scale(model.width).value
 
     def by_ratio(given: float | None, ratio: dict[str, float], scale: float) -> float:
         return float(given if given is not None else lr * ratio[optim.optimizer] * scale)
@@ -158,12 +158,16 @@ def _default_horizon(config: TrainConfig, corpus: CorpusFacts) -> Horizon:
 
 
 def resolution_warnings(asked: TrainConfig, corpus: CorpusFacts) -> tuple[str, ...]:
-    """Where `resolve` had to bend a rule for this config: a clamped weight decay, a clipped default horizon."""
-    found = []
-    if asked.optim.weight_decay is None:
-        batch = _batch(asked, corpus)
-        decay = rules.weight_decay(asked.optim.optimizer, asked.model.depth, batch)
-        found += [decay.warning] if decay.warning else []
+    """Where `resolve` had to bend a rule for this config, or applied one far from the point where it was tuned."""
+    optim, batch = asked.optim, _batch(asked, corpus)
+    derived = []
+    if optim.lr is None:
+        derived.append(rules.hidden_lr(optim.optimizer, batch))
+    if optim.embedding_lr is None or optim.head_lr is None:
+        derived.append(rules.adamw_width_scale(asked.model.width))
+    if optim.weight_decay is None:
+        derived.append(rules.weight_decay(optim.optimizer, asked.model.depth, batch))
+    found = [d.warning for d in derived if d.warning]
     if not asked.horizons:
         default = _default_horizon(asked, corpus)
         if default.unit == "tokens":
@@ -241,7 +245,7 @@ def _budget(config: TrainConfig, horizon: Horizon) -> Budget:
     steps = int(wanted / batch + 1e-9)
     if steps < 2:
         raise ValueError(
-            f"a horizon of {horizon} is {wanted:,.0f} tokens, {steps} steps of {batch:,} tokens: "
+            f"a horizon of {horizon} is {steps} steps of {batch:,} tokens, at least 2 are needed: "
             f"take a smaller --total-batch-size (it may be {config.model.context}) or a longer horizon"
         )
     decay_steps = max(1, round(optim.decay_share * steps))

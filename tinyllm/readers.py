@@ -54,10 +54,11 @@ class Bookkeeper:
     def __init__(self, recorder: Recorder, budgets: Sequence[Budget]) -> None:
         self.recorder, self.remaining = recorder, list(budgets)
 
-    def read(self, event: Event) -> None:
+    def read(self, event: Event, answers: Sequence[Event]) -> None:
+        """`answers`: the examiner's, whose scores belong to the record: a run killed before them has none yet."""
         match event:
             case HorizonReached():
-                self.recorder.reached(event)
+                self.recorder.reached(event, next((a.result for a in answers if isinstance(a, CoreScored)), None))
                 self.remaining = [b for b in self.remaining if b.tokens != event.budget.tokens]
             case Diverged():
                 reason = f"{event.reason}; last good loss {event.last_good_loss}"

@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 
 from tinyllm import storage
 
-SCHEMA_VERSION = 1
+# 2 added core and core_tasks. What an older version lacks has a default, so its rows are read as they are.
+SCHEMA_VERSION = 2
 Status = Literal["done", "diverged", "stopped", "budget", "failed"]
 # Of several rows of one (run_id, planned_tokens) the first in this order counts, then the latest.
 STATUS_ORDER: tuple[Status, ...] = ("done", "diverged", "stopped", "budget", "failed")
@@ -82,6 +83,10 @@ class RunRecord:
     """Bits per byte of text; None where tokens are no text."""
     train_loss: float | None = None
     """Debiased moving average at the end, nats per token."""
+    core: float | None = None
+    """Mean centred accuracy over the in-context tasks at the end of the horizon; None where there were none."""
+    core_tasks: str | None = None
+    """By label of an in-context task, as JSON: accuracy, baseline, centred, n_examples, n_cut (TaskResult)."""
     epochs: float | None = None
     seconds: float | None = None
     """Training time of the trunk to the fork and the branch, without evaluation, start-up and first steps' compile."""
@@ -192,7 +197,8 @@ def _precedence(record: RunRecord) -> tuple[int, float, str]:
 def _read_part(path: str) -> list[RunRecord]:
     data = storage.read_bytes(path)
     try:
-        table = pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
+        # Without threads: those of a refused file may outlive the process' exit, which then aborts.
+        table = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True).read(use_threads=False)
         rows = table.to_pylist()
     # Arrow says OSError where a page cannot be decompressed.
     except (pa.ArrowException, OSError) as error:
@@ -209,7 +215,7 @@ def _read_part(path: str) -> list[RunRecord]:
 
 def _from_row(row: dict[str, Any], path: str) -> RunRecord:
     version = row.get("schema_version")
-    if version != SCHEMA_VERSION:
+    if version not in range(1, SCHEMA_VERSION + 1):
         raise ValueError(f"{path} has record schema {version}, this is tinyllm's {SCHEMA_VERSION}: update tinyllm")
     try:
         row["curve"] = tuple(CurvePoint(**point) for point in row["curve"])

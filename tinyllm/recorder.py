@@ -9,6 +9,7 @@ from typing import Any
 
 from tinyllm import hardware, ranks, record
 from tinyllm.config import TrainConfig, canonical_json
+from tinyllm.core_tasks import CoreResult
 from tinyllm.evaluate import METRIC_VERSIONS
 from tinyllm.events import TRUNK, HorizonReached, segment_name
 from tinyllm.plan import Budget, Plan
@@ -85,8 +86,8 @@ class Recorder:
         self.attempt = uuid.uuid4().hex
         self.row_started = time.perf_counter()
 
-    def reached(self, event: HorizonReached) -> RunRecord:
-        """Write and return the record of a budget."""
+    def reached(self, event: HorizonReached, core: CoreResult | None) -> RunRecord:
+        """Write and return the record of a budget; `core`: its scores on in-context tasks, where there are any."""
         state, budget = self.state, event.budget
         digest = state.shared_digest()
         now, world = time.perf_counter(), ranks.world_size()
@@ -102,6 +103,8 @@ class Recorder:
             val_loss=event.val_loss,
             val_bpb=event.val_bpb,
             train_loss=event.train_loss_ema,
+            core=core.mean if core else None,
+            core_tasks=canonical_json(core.by_task()) if core else None,
             seconds=totals.seconds,
             eval_seconds=totals.eval_seconds,
             device_seconds=(now - self.row_started) * world,

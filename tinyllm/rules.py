@@ -16,6 +16,9 @@ REFERENCE_WIDTH = 768
 REFERENCE_BATCH_TOKENS = 2**19
 REFERENCE_MODEL = ModelConfig(depth=REFERENCE_DEPTH, vocab_size=32768, seq_len=2048)
 
+# A rule applied further than this factor from its reference is a guess, and said to be one.
+FAR_FROM_REFERENCE = 16.0
+
 # Hoffmann et al. 2022: about 20 tokens a parameter are compute-optimal.
 DEFAULT_TOKENS_PER_PARAM = 20.0
 
@@ -37,16 +40,19 @@ LARGEST_SHRINKING = 0.01  # LR x weight decay of a step
 BETA2_HALF_LIFE_TOKENS = 7.1e6
 BETA2_RANGE = (0.9, 0.9995)
 
+HOW_TO_FIND_AN_LR = "`python -m sweeps.lr_grid` finds the best"
+
 WARMUP_STEPS = 40
 WARMUP_LARGEST_SHARE = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Derived:
-    """A value chosen by a rule, and a warning where the rule was clamped."""
+    """A value chosen by a rule."""
 
     value: float
     warning: str | None = None
+    """Where the rule was clamped, or applied far from its reference."""
 
 
 def reference_tokens(model: ModelConfig, corpus: CorpusFacts, max_epochs: float) -> float:
@@ -69,14 +75,34 @@ def batch_tokens(model: ModelConfig, tokens: float) -> int:
     return model.context * multiple * max(1, round(rows / multiple))
 
 
-def hidden_lr(optimizer: str, batch: int) -> float:
+def hidden_lr(optimizer: str, batch: int) -> Derived:
     """Peak LR of the hidden matrices: sqrt of the batch (Malladi et al. 2022), reference 2^19 tokens."""
-    return REFERENCE_LR[optimizer] * (batch / REFERENCE_BATCH_TOKENS) ** 0.5
+    value = REFERENCE_LR[optimizer] * (batch / REFERENCE_BATCH_TOKENS) ** 0.5
+    far = _far(batch, REFERENCE_BATCH_TOKENS, "tokens a batch")
+    return Derived(
+        value=value,
+        warning=far and f"the LR {value:.3g} is a guess: its rule is {far} (give --lr; {HOW_TO_FIND_AN_LR})",
+    )
 
 
-def adamw_width_scale(width: int) -> float:
+def adamw_width_scale(width: int) -> Derived:
     """Factor on AdamW's LRs: 1/sqrt(width), reference 768 (nanochat)."""
-    return (width / REFERENCE_WIDTH) ** -0.5
+    far = _far(width, REFERENCE_WIDTH, "width")
+    return Derived(
+        value=(width / REFERENCE_WIDTH) ** -0.5,
+        warning=far
+        and f"the ratio of embedding and head LR to --lr is a guess: its rule is {far} "
+        f"(give --embedding-lr and --head-lr; {HOW_TO_FIND_AN_LR})",
+    )
+
+
+def _far(value: int, reference: int, what: str) -> str | None:
+    """How far a rule is from its reference, where it is too far to be trusted."""
+    ratio = value / reference
+    if 1 / FAR_FROM_REFERENCE <= ratio <= FAR_FROM_REFERENCE:
+        return None
+    factor, side = (ratio, "above") if ratio > 1 else (1 / ratio, "below")
+    return f"applied at {value:,} {what}, {factor:,.3g} x {side} the {reference:,} it was tuned at"
 
 
 def weight_decay(optimizer: str, depth: int, batch: int) -> Derived:
@@ -88,7 +114,7 @@ def weight_decay(optimizer: str, depth: int, batch: int) -> Derived:
     low, high = WEIGHT_DECAY_CLAMP
     reference = REFERENCE_WEIGHT_DECAY[optimizer]
     wanted = reference * (REFERENCE_DEPTH / depth) ** 2
-    clamped = min(max(wanted, low * reference), high * reference, LARGEST_SHRINKING / hidden_lr(optimizer, batch))
+    clamped = min(max(wanted, low * reference), high * reference, LARGEST_SHRINKING / hidden_lr(optimizer, batch).value)
     warning = None
     if clamped != wanted:
         warning = (

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.table import Table
 
 from tinyllm import batching, record, storage
 from tinyllm.config import TrainConfig
+from tinyllm.core_tasks import CoreResult
 from tinyllm.plan import Plan
 from tinyllm.record import RunRecord
 
@@ -116,46 +117,77 @@ def measured_flops_per_second(root: str, depth: int) -> float:
 
 
 def summary_table(rows: Sequence[RunRecord]) -> Table:
-    """The end of a run: a line a budget."""
-    table = Table(title="result", title_justify="left")
-    for column in ("tokens", "status", "val loss", "bits/byte", "train loss", "FLOPs", "tok/s", "MFU", "time"):
-        table.add_column(column, justify="left" if column == "status" else "right")
-    for r in rows:
-        table.add_row(*_cells(r))
+    """The end of a run: a line a budget, in the 80 columns of a plain terminal."""
+    table = Table(title="result", title_justify="left", box=None, pad_edge=False)
+    columns = _columns(rows)
+    for name in columns:
+        table.add_column(name, justify="left" if name == "status" else "right", no_wrap=True)
+    for cells in zip(*columns.values(), strict=True):
+        table.add_row(*cells)
+    table.caption = "val, train: loss in nats a token; bits: a byte of text; CORE: mean centred accuracy"
+    table.caption_justify = "left"
     return table
 
 
-def _cells(r: RunRecord) -> list[str]:
-    def number(value: float | None, style: str) -> str:
-        return "-" if value is None else format(value, style)
+def core_table(result: CoreResult, version: int) -> Table:
+    """A line a task, and the mean."""
+    title = f"in-context tasks (metric version {version})"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for column in ("task", "examples", "cut", "accuracy", "guessing", "centred"):
+        table.add_column(column, justify="left" if column == "task" else "right")
+    for t in result.tasks:
+        table.add_row(
+            t.label, f"{t.n_examples:,}", f"{t.n_cut:,}", f"{t.accuracy:.4f}", f"{t.baseline:.4f}", f"{t.centred:.4f}"
+        )
+    table.add_section()
+    table.add_row("mean", "", "", "", "", f"{result.mean:.4f}")
+    return table
 
-    return [
-        f"{r.planned_tokens:,}",
-        r.status if r.reason is None else f"{r.status}: {r.reason}",
-        number(r.val_loss, ".4f"),
-        number(r.val_bpb, ".4f"),
-        number(r.train_loss, ".4f"),
-        f"{r.flops:.3g}",
-        number(r.tokens_per_second, ",.0f"),
-        number(r.mfu, ".1%"),
-        "-" if r.seconds is None else duration(r.seconds),
-    ]
+
+def _columns(rows: Sequence[RunRecord]) -> dict[str, list[str]]:
+    """The cells of each column, "-" where a run has no such figure; columns without any figure are left out."""
+
+    def figures(values: Iterable[float | None], style: str) -> list[str]:
+        return ["-" if value is None else format(value, style) for value in values]
+
+    columns: dict[str, list[str]] = {
+        "tokens": [f"{r.planned_tokens:,}" for r in rows],
+        "status": [r.status for r in rows],
+        "val": figures((r.val_loss for r in rows), ".4f"),
+        "bits": figures((r.val_bpb for r in rows), ".4f"),
+        "train": figures((r.train_loss for r in rows), ".4f"),
+        "CORE": figures((r.core for r in rows), ".4f"),
+        "FLOPs": [f"{r.flops:.3g}" for r in rows],
+        "tok/s": figures((r.tokens_per_second for r in rows), ",.0f"),
+        "MFU": figures((r.mfu for r in rows), ".1%"),
+        "time": ["-" if r.seconds is None else duration(r.seconds) for r in rows],
+    }
+    return {name: cells for name, cells in columns.items() if set(cells) != {"-"}}
+
+
+def reasons(rows: Sequence[RunRecord]) -> list[str]:
+    """Why budgets were not reached, a line each."""
+    return [f"{r.planned_tokens:,} tokens {r.status}: {r.reason}" for r in rows if r.reason is not None]
 
 
 def write_report(root: str, rows: Sequence[RunRecord]) -> str:
     """Write report.md of one run under its directory: settings, counts, losses, speed; returns its path."""
     first = rows[0]
-    header = ["tokens", "status", "val loss (nats/token)", "bits/byte", "train loss", "FLOPs", "tok/s", "MFU", "time"]
+    columns = _columns(rows)
     lines = [
         f"# {first.run_id}",
         "",
-        "| " + " | ".join(header) + " |",
-        "|" + " --- |" * len(header),
-        *("| " + " | ".join(_cells(r)) + " |" for r in rows),
+        "| " + " | ".join(columns) + " |",
+        "|" + " --- |" * len(columns),
+        *("| " + " | ".join(cells) + " |" for cells in zip(*columns.values(), strict=True)),
         "",
+        "val, train: loss in nats a token; bits: a byte of text; CORE: mean centred accuracy on in-context tasks.",
+        "",
+        *(f"{reason}\n" for reason in reasons(rows)),
         f"Parameters: {first.n_params_total:,} in all, {first.n_params_with_head:,} with head, "
         f"{first.n_params_non_embedding:,} non-embedding. FLOPs a token: {first.flops_per_token:,.0f}.",
         f"Corpus: {first.corpus} ({first.corpus_digest}). Commit: {first.git_commit}. Log: {first.log_path}.",
+        f"Metric versions: {first.metric_versions}.",
         "",
         "```json",
         json.dumps(json.loads(first.config), indent=2),

@@ -20,6 +20,15 @@ SPLIT_PATTERN = (
 MIN_VOCAB_SIZE = 256 + 1  # every byte and BOS: any text can be written
 
 
+def check_vocab_size(vocab_size: int) -> int:
+    """The same number. Raises ValueError where it is too small for a tokenizer."""
+    if vocab_size < MIN_VOCAB_SIZE:
+        raise ValueError(
+            f"--vocab-size {vocab_size} is below {MIN_VOCAB_SIZE} (256 bytes and {BOS}): give at least that"
+        )
+    return vocab_size
+
+
 class Tokenizer:
     """Text to ids and back. Markup in the text that looks like a special token is encoded as plain text."""
 
@@ -33,10 +42,7 @@ class Tokenizer:
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int) -> Tokenizer:
         """Train on texts. Raises ValueError when the vocabulary is below 257 or more than the texts can fill."""
-        if vocab_size < MIN_VOCAB_SIZE:
-            raise ValueError(
-                f"--vocab-size {vocab_size} is below {MIN_VOCAB_SIZE} (256 bytes and {BOS}): give at least that"
-            )
+        check_vocab_size(vocab_size)
         inner = tokenizers.Tokenizer(models.BPE())
         inner.pre_tokenizer = pre_tokenizers.Sequence(
             [

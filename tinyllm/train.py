@@ -108,10 +108,10 @@ class _Loop:
             self.feed = None
 
     def _wrapped(self) -> torch.nn.Module:
-        model: torch.nn.Module = self.state.model
+        model = self.state.model
         on_cuda = self.state.device.type == "cuda"
         if self.options.compile if self.options.compile is not None else on_cuda:
-            model = torch.compile(model)  # type: ignore[assignment]
+            model.compile_training()
         if self.alone:
             return model
         self.ddp = DistributedDataParallel(

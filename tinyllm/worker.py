@@ -75,6 +75,7 @@ def run(
     config, options = job.config, job.options
     device = hardware.pick_device(options.device)
     hardware.configure(device, deterministic=options.deterministic)
+    hardware.reset_peak_memory(device)
     corpus = corpus if corpus is not None else open_corpus(config)
     plan_ = plan(config)
     state = TrainState(config, plan_, device)
@@ -105,8 +106,11 @@ def run(
     narrator = None
     if ranks.rank() == 0:
         run_log = RunLog(job.run_root, echo)
-        start = f"continuing from {os.path.basename(entry.path)}" if entry else "starting"
-        run_log.line(f"{config.run_id}: {start} on {device}, {ranks.world_size()} rank(s), {config.precision}")
+        if bookkeeper.remaining:
+            start = f"continuing from {os.path.basename(entry.path)}" if entry else "starting"
+            run_log.line(f"{config.run_id}: {start} on {device}, {ranks.world_size()} rank(s), {config.precision}")
+        else:
+            run_log.line(f"{config.run_id}: every budget is on record, nothing is left to train")
         tracker = Tracker(job.run_root, state, options, sweep=job.sweep, mfu=recorder.mfu)
         narrator = Narrator(run_log, tracker, state, recorder.mfu)
     events = train(state, corpus, options, device_rows=rows, done=done, should_stop=should_stop, open_feed=open_feed)
@@ -115,10 +119,11 @@ def run(
             if narrator is not None:
                 narrator.read(event)  # first: a checkpoint of this step counts the event as told
             saver.read(event)
-            bookkeeper.read(event)
-            for answer in examiner.read(event):
-                if narrator is not None:
+            answers = examiner.read(event)
+            if narrator is not None:
+                for answer in answers:
                     narrator.read(answer)
+            bookkeeper.read(event, answers)
             on_event(event)
     except Exception as error:
         bookkeeper.failed(error)

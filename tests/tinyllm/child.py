@@ -8,6 +8,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from tinyllm import core_eval
 from tinyllm.config import TrainConfig
 from tinyllm.events import Event
 from tinyllm.options import RunOptions
@@ -19,8 +20,22 @@ def _kill() -> None:
 
 
 def _arm(kill: dict[str, Any] | None) -> Any:
-    """on_event that kills at {"event": name, "segment": ..., "step": ...}, or arms {"write": name, "call": n}."""
+    """on_event that kills at {"event": name, "segment": ..., "step": ...}.
+
+    Or arms a kill at the n-th call of a kind: {"write": name, "call": n}, {"scoring": n}.
+    """
     if kill is None:
+        return lambda event: None
+    if "scoring" in kill:
+        evaluate_tasks, countdown = core_eval.evaluate_tasks, iter(range(kill["scoring"] - 1))
+
+        def scored(*args: Any, **kwargs: Any) -> Any:
+            result = evaluate_tasks(*args, **kwargs)
+            if next(countdown, None) is None:
+                _kill()
+            return result
+
+        core_eval.evaluate_tasks = scored
         return lambda event: None
     if "write" in kill:
         module, function = {"checkpoint": (os, "rename"), "record": (os, "replace")}[kill["write"]]

@@ -8,6 +8,7 @@ import multiprocessing
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,11 +23,12 @@ from tests.tinyllm.core_model import (
     make_tokenizer,
     run_core_rank,
 )
-from tinyllm.config import DataConfig, OptimConfig, TrainConfig
+from tinyllm.config import DataConfig, ModelConfig, OptimConfig, TrainConfig, canonical_json
 from tinyllm.core_eval import core
 from tinyllm.core_tasks import Prompt, read_tasks
-from tinyllm.data import ArrayCorpus
+from tinyllm.data import ArrayCorpus, Corpus
 from tinyllm.events import CoreScored, Event, StepDone
+from tinyllm.generate import load_model
 from tinyllm.horizon import Horizon
 from tinyllm.launch import train as train_model
 from tinyllm.model import GPT
@@ -190,6 +192,12 @@ def test_a_run_is_evaluated_on_its_way_and_where_budgets_end(tmp_path: Path) -> 
         "trunk step 48",
         f"{long} step 60",
     ]
+    row = read(str(tmp_path))[-1]
+    assert row.core == 1.0
+    assert row.core_tasks is not None
+    by_label = json.loads(row.core_tasks)
+    assert by_label["sounds"] == {"accuracy": 1.0, "baseline": 0.25, "centred": 1.0, "n_examples": 8, "n_cut": 0}
+    assert list(by_label) == ["days", "likes", "sounds"]
     assert scored[-1][1] == "mean centred accuracy 1.0000 (sounds 1.000, likes 1.000, days 1.000)"  # the facts, learned
     assert "1.0000" not in scored[0][1]
     # What is learned hangs on no evaluation.
@@ -198,6 +206,29 @@ def test_a_run_is_evaluated_on_its_way_and_where_budgets_end(tmp_path: Path) -> 
     got, want = read(str(tmp_path))[0], read(plain)[0]
     assert (got.val_loss, got.train_loss, got.curve) == (want.val_loss, want.train_loss, want.curve)
     assert json.loads(got.metric_versions)["core"] == 1
+
+
+def test_a_run_killed_while_it_is_scored_at_its_end_has_the_scores_when_it_goes_on(
+    tmp_path: Path, text_path: str, run_processes: Any
+) -> None:
+    asked = TrainConfig(
+        model=ModelConfig(depth=1, aspect_ratio=16, target_head_dim=16),
+        optim=OptimConfig(lr=0.02, total_batch_size=512, warmup_tokens=1024),
+        data=DataConfig(data=text_path, eval_tokens=320),
+        horizons=(Horizon(value=8, unit="steps"), Horizon(value=12, unit="steps")),
+    )
+    text = resolve(asked, corpus_facts(Corpus.open(text_path)), "fp32")
+    options = {"core_data": DIRECTORY, "save_every": 5}
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    assert run_processes(killed, text, kill={"scoring": 2}, **options)[-1].steps == 8  # no record without its scores
+    got, want = run_processes(killed, text, **options), run_processes(whole, text, **options)
+    assert [r.steps for r in got if r.core_tasks is not None] == [8, 12]
+    assert [(r.core, r.core_tasks, r.val_loss) for r in got] == [(r.core, r.core_tasks, r.val_loss) for r in want]
+    weights = whole / "runs" / text.run_id / "weights" / str(12 * 512)
+    model, _, tokenizer = load_model(str(weights), "cpu")
+    assert tokenizer is not None
+    by_itself = core(model, tokenizer, DIRECTORY, device_rows=8)
+    assert want[-1].core_tasks == canonical_json(by_itself.by_task())
 
 
 def test_what_evaluation_costs_is_not_training_time(tmp_path: Path) -> None:

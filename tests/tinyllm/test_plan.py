@@ -129,7 +129,7 @@ def test_a_horizon_of_whole_steps_keeps_every_step(steps: int, batch: int) -> No
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (tiny(1000), "take a smaller --total-batch-size"),
+        (tiny(1000), r"horizon of 1000 tokens is 0 steps of 2,048 tokens, at least 2 .* smaller --total-batch-size"),
         (tiny(200e3, 200.5e3), "round to the same 97 steps"),
         (tiny(200e3, 400e3, schedule="cosine"), "one horizon, not 2"),
         (tiny(22e3), "--warmup-tokens"),
@@ -222,9 +222,9 @@ def test_rules_at_their_reference_point() -> None:
     reference = rules.REFERENCE_MODEL
     tokens = 20.0 * reference.counts.with_head
     assert rules.batch_tokens(reference, tokens) == 2**19
-    assert rules.hidden_lr("muon", 2**19) == 0.02
-    assert rules.hidden_lr("muon", 2**17) == pytest.approx(0.01)
-    assert rules.adamw_width_scale(768) == 1
+    assert rules.hidden_lr("muon", 2**19) == rules.Derived(value=0.02)
+    assert rules.hidden_lr("muon", 2**17).value == pytest.approx(0.01)
+    assert rules.adamw_width_scale(768) == rules.Derived(value=1)
     assert rules.weight_decay("muon", 12, 2**19) == rules.Derived(value=0.2)
     assert rules.beta2(2**19) == pytest.approx(0.95, abs=2e-4)
     # half as large a batch forgets half as fast a step: the same half-life in tokens
@@ -250,6 +250,26 @@ def test_the_batch_rule_has_no_step_wider_than_a_sixteenth(tokens: float) -> Non
         assert abs(got / exact - 1) <= 1 / 16
     else:
         assert abs(got - exact) <= 2048
+
+
+def test_rules_far_from_their_reference_warn_unless_their_value_is_given() -> None:
+    def warned(width: int, **optim: float) -> list[str]:
+        model = ModelConfig(depth=12, aspect_ratio=width // 12, target_head_dim=12)
+        asked = TrainConfig(model=model, optim=OptimConfig(weight_decay=0.1, **optim), horizons=(Horizon(value=1e6),))  # type: ignore[arg-type]
+        return [w for w in resolution_warnings(asked, CORPUS) if "is a guess" in w]
+
+    assert warned(768, total_batch_size=2**15) == warned(768, total_batch_size=2**23) == []  # 16 x off, no more
+    (low,) = warned(768, total_batch_size=2048)
+    assert "the LR 0.00125 is a guess" in low and "2,048 tokens a batch, 256 x below the 524,288" in low
+    assert "give --lr; `python -m sweeps.lr_grid`" in low
+    (high,) = warned(768, total_batch_size=2**24)
+    assert "32 x above" in high
+    assert warned(768, total_batch_size=2048, lr=0.02) == []
+    assert warned(48, total_batch_size=2**19) == []
+    (narrow,) = warned(24, total_batch_size=2**19)
+    assert "24 width, 32 x below the 768" in narrow and "--embedding-lr and --head-lr" in narrow
+    assert warned(24, total_batch_size=2**19, embedding_lr=0.1) == [narrow]  # the head's LR still hangs on the rule
+    assert warned(24, total_batch_size=2**19, embedding_lr=0.1, head_lr=0.1) == []
 
 
 def test_wide_budgets_and_coarse_decays_warn() -> None:

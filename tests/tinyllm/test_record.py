@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from analysis import runs
 from tinyllm import record
+from tinyllm.config import TrainConfig
 from tinyllm.record import CurvePoint, RunRecord
 
 
@@ -115,3 +120,29 @@ def test_a_loss_belongs_to_done_alone() -> None:
         row(val_loss=None)
     with pytest.raises(ValueError, match="status 'finished'"):
         row(status="finished")
+
+
+def rewritten(path: Path, version: int, drop: tuple[str, ...] = ()) -> None:
+    """A part as another version would have written it."""
+    table = pq.read_table(path)
+    column = pa.array([version] * len(table))
+    table = table.set_column(table.schema.get_field_index("schema_version"), "schema_version", column)
+    pq.write_table(table.drop_columns(list(drop)), path)
+
+
+def test_rows_of_the_first_version_are_read_beside_new_ones_and_newer_ones_are_refused(
+    tmp_path: Path, tiny_config: Callable[..., TrainConfig]
+) -> None:
+    config = tiny_config(10).to_json()
+    before = row(run_id="d2-old", config=config, n_params_with_head=7000, flops=4.2e7, schema_version=1)
+    new = replace(before, run_id="d2-new", schema_version=2, core=0.25, core_tasks='{"t":{"centred":0.25}}')
+    old = Path(record.append(str(tmp_path), [before]))
+    record.append(str(tmp_path), [new])
+    rewritten(old, 1, drop=("core", "core_tasks"))
+    found = record.read(str(tmp_path))
+    assert found == [new, before]
+    assert record.frame(found)["core"].tolist()[0] == 0.25
+    assert runs.load(str(tmp_path)).measured["run_id"].tolist() == ["d2-new", "d2-old"]
+    rewritten(old, record.SCHEMA_VERSION + 1)
+    with pytest.raises(ValueError, match=f"record schema {record.SCHEMA_VERSION + 1}, .*: update tinyllm"):
+        record.read(str(tmp_path))
