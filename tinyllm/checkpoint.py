@@ -16,13 +16,11 @@ import io
 import json
 import logging
 import os
-import shutil
 import uuid
 from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow.fs
 import torch
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
@@ -206,28 +204,21 @@ def _write(path: str, files: dict[str, bytes], about: dict[str, Any]) -> None:
         "training_version": TRAINING_VERSION,
         "files": {name: {"sha256": _sha256(data), "bytes": len(data)} for name, data in files.items()},
     }
-    everything = {**files, MANIFEST: canonical_json(manifest).encode()}
-    if not storage.is_local(path):
-        # Object stores have no rename: the manifest, put last, makes the checkpoint exist.
+    local = storage.is_local(path)
+    # Local files appear at once, by a rename of their directory. Object stores have none: there the manifest, put last,
+    # makes the checkpoint exist.
+    target = storage.join(storage.parent(path), f".tmp-{uuid.uuid4().hex}") if local else path
+    if not local:
         storage.delete_dir(path)
-        for name, data in everything.items():
-            storage.write_bytes(storage.join(path, name), data)
-        return
-    filesystem, inner = storage.open_fs(path)
-    assert isinstance(filesystem, pyarrow.fs.LocalFileSystem)
-    temporary = os.path.join(os.path.dirname(inner), f".tmp-{uuid.uuid4().hex}")
-    os.makedirs(temporary)
     try:
-        for name, data in everything.items():
-            with open(os.path.join(temporary, name), "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-        if os.path.isdir(inner):
-            shutil.rmtree(inner)  # it has no manifest, so it was no checkpoint
-        os.rename(temporary, inner)
+        for name, data in {**files, MANIFEST: canonical_json(manifest).encode()}.items():
+            storage.write_bytes(storage.join(target, name), data)
+        if local:
+            storage.delete_dir(path)  # whatever lies there has no manifest of this version, so it is no checkpoint
+            os.rename(storage.absolute(target), storage.absolute(path))
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        if local:
+            storage.delete_dir(target)
 
 
 def _manifest(path: str) -> dict[str, Any] | None:

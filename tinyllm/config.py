@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -334,7 +334,7 @@ def _build(cls: type, values: dict[str, Any]) -> Any:
         raise ValueError(f"{cls.__name__} has no field {sorted(unknown)}: written by another version of tinyllm?")
     built = dict(values)
     for name, nested in _NESTED.items():
-        if is_dataclass(nested) and isinstance(built.get(name), dict):
+        if isinstance(built.get(name), dict):
             built[name] = _build(nested, built[name])
     if "horizons" in built:
         built["horizons"] = tuple(Horizon(**h) for h in built["horizons"])

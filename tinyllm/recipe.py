@@ -5,16 +5,15 @@ An unfinished corpus has `staging/` and no manifest. Everything in `staging/` be
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from tinyllm import storage
+from tinyllm.config import canonical_json
 from tinyllm.manifest import MANIFEST_FILE, Manifest
 
 STAGING_DIR = "staging"
@@ -26,26 +25,16 @@ Recipe = dict[str, Any]
 
 def digest(content: object) -> str:
     """blake2b-128 of the canonical JSON of something."""
-    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(canonical_json(content).encode(), digest_size=16).hexdigest()
 
 
 @contextmanager
 def exclusive(out: str) -> Iterator[None]:
-    """Hold a local directory against other preparations of it; the lock goes with the process, however it ends.
+    """Hold a directory against other preparations of it: whoever comes second waits.
 
     Object stores have no locks: there two preparations of one corpus write the same files with the same content.
     """
-    if not storage.is_local(out):
-        yield
-        return
-    os.makedirs(out, exist_ok=True)
-    with open(os.path.join(out, ".lock"), "a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            _log.info("waiting for another process that prepares %s", out)
-            fcntl.flock(file, fcntl.LOCK_EX)
+    with storage.locked(out, lambda: _log.info("waiting for another process that prepares %s", out)):
         yield
 
 

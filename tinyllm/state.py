@@ -75,6 +75,11 @@ class TrainState:
         return self.step * self.plan.batch_tokens
 
     @property
+    def at_branch_end(self) -> bool:
+        """Whether the branch has taken its last step: its evaluation follows."""
+        return self.budget is not None and self.step == self.budget.steps
+
+    @property
     def position(self) -> dict[str, Any]:
         """Keyword arguments of every event."""
         return {"branch": self.budget, "step": self.step, "tokens": self.tokens}

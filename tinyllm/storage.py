@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from urllib.parse import urlparse
 
 from pyarrow import fs
@@ -74,6 +77,26 @@ def write_bytes(path: str, data: bytes) -> None:
         if os.path.exists(temporary):
             os.unlink(temporary)
         raise
+
+
+@contextmanager
+def locked(directory: str, on_busy: Callable[[], None]) -> Iterator[None]:
+    """Hold a local directory's lock; it goes with the process, however that ends. Object stores have none.
+
+    While another process holds it, `on_busy` is called once: it raises, or returns to wait.
+    """
+    if not is_local(directory):
+        yield
+        return
+    directory = absolute(directory)
+    os.makedirs(directory, exist_ok=True)
+    with open(os.path.join(directory, ".lock"), "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_busy()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def list_names(directory: str) -> list[str]:

@@ -168,12 +168,11 @@ class _Loop:
             state.step += 1
             self.steps_here += 1
             last = state.step == until
-            branch_ends = last and state.budget is not None
             # What is logged and evaluated on the trunk must not depend on where its forks are: another budget
             # would change the record of this one.
-            log = state.step % self.log_every == 0 or branch_ends
+            log = state.step % self.log_every == 0 or state.at_branch_end
             readers_due = options.due(state.step)
-            evaluate_now = bool(options.eval_every) and state.step % options.eval_every == 0 and not branch_ends
+            evaluate_now = bool(options.eval_every) and state.step % options.eval_every == 0 and not state.at_branch_end
             if self.steps_here == UNTIMED_STEPS:
                 self._restart_clock()
             stop = not self.alone and self.vote(self.should_stop())
@@ -339,7 +338,7 @@ class _Loop:
     def _evaluation_missing(self) -> bool:
         """Whether the evaluation due at the position we start from was not made: before step 1, or killed in it."""
         state, every = self.state, self.options.eval_every
-        if not every or state.step % every or (state.budget is not None and state.step == state.budget.steps):
+        if not every or state.step % every or state.at_branch_end:
             return False
         here = (state.segment, state.step)
         return not any((p.segment, p.step) == here and p.val_loss is not None for p in state.totals.curve)

@@ -6,7 +6,6 @@ One loop serves everything: `tinyllm train` and a sweep's trial, in one process 
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,8 +24,6 @@ from tinyllm.track import Tracker
 from tinyllm.train import Batches, train
 
 RUNS_DIR = "runs"
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)

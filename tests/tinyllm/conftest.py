@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import multiprocessing
 import signal
@@ -64,6 +65,14 @@ def tiny_config(zipf_path: str) -> Callable[..., TrainConfig]:
         return resolve(asked, corpus_facts(Corpus.open(zipf_path)), "fp32")
 
     return make
+
+
+def comparable(row: RunRecord) -> RunRecord:
+    """A record without what may differ between two equal runs: clocks, names of attempts, commit."""
+    return dataclasses.replace(
+        row, attempt="", finished_at=0.0, seconds=None, eval_seconds=None, device_seconds=None, tokens_per_second=None,
+        peak_memory_bytes=None, log_path=None, git_commit=None,
+    )  # fmt: skip
 
 
 class Runner:
