@@ -25,6 +25,7 @@ FAR = 10.0
 class Advice:
     """What to train. n: parameters, d: tokens, flops, loss: nats per token, lr: peak LR of the hidden matrices.
 
+    extrapolation: how many times `flops` lies beyond the compute of the points (1 within it).
     With a ladder, depth, n and d are those of a real model under its exact FLOPs; n_continuous and d_continuous are the
     optimum of the law itself, and the intervals (None without a bootstrap) are of these.
     """
@@ -79,9 +80,10 @@ def optimum(
     at: tuple[float, ...] = (c,) if isinstance(law, OptimalPath) else (best_n, best_d)
     loss = fit.predict(*at, level=level)
     warnings += _outside_grid(fit, c, n_star)
-    beyond = _beyond(fit, c, best_n, best_d)
-    if beyond > FAR:
-        detail = f"{beyond:.3g} times beyond the largest of the data: read the interval, then doubt it"
+    beyond = fit.extrapolation(flops=c)["flops"]
+    # Ten times the largest compute is no more than FAR, however it was rounded.
+    if beyond > FAR * (1 + 1e-9):
+        detail = f"{beyond:.3g} times the largest compute of the data: read the interval, then doubt it"
         warnings.append(Warn(kind=Caveat.EXTRAPOLATION, detail=detail))
     if fit.status != Status.CONVERGED:
         detail = f"the fit ended {fit.status}: its optimum is a guide, not a measurement"
@@ -139,13 +141,6 @@ def _best_rung(law: LossSurface | KaplanSurface | OptimalPath, c: float, ladder:
     if isinstance(law, OptimalPath):
         return min(ladder, key=lambda rung: abs(np.log(rung.n / law.n_opt(c))))
     return min(ladder, key=lambda rung: law.loss(rung.n, c / rung.flops_per_token))
-
-
-def _beyond(fit: Fit[Any], c: float, n: float, d: float) -> float:
-    """How many times `c` lies beyond the data, in FLOPs where the fit knows them, else in 6 N D."""
-    if "flops" in fit.domain:
-        return fit.extrapolation(flops=c)["flops"]
-    return max(fit.extrapolation(n=n, d=d).values())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -88,7 +88,7 @@ def fit_surface(
         agreement=agreement,
         used=point_ids(ids, len(n_)),
         draws=draws,
-        domain={"n": (n_.min(), n_.max()), "d": (d_.min(), d_.max())},
+        domain={name: (float(x.min()), float(x.max())) for name, x in (("n", n_), ("d", d_), ("flops", 6 * n_ * d_))},
         noise=problem.noise(best.theta),
         settings={"form": form, "objective": objective, "delta": delta, "bootstrap": bootstrap, "seed": seed},
     )
@@ -114,7 +114,9 @@ def fit_points(points: Points, *, bootstrap: int = 1000, seed: int = 0, level: f
         ids=points.ids,
         **options,
     )
-    return dataclasses.replace(fit, left_out=points.left_out, warnings=(*points.warnings, *fit.warnings))
+    domain = {**fit.domain, "flops": (float(points.flops.min()), float(points.flops.max()))}
+    warnings = (*points.warnings, *fit.warnings)
+    return dataclasses.replace(fit, left_out=points.left_out, warnings=warnings, domain=domain)
 
 
 def fit_power_law(

@@ -137,8 +137,8 @@ class Fit(Generic[LawT]):
     (relative 1e-6 of the objective; 1 for closed-form fits). intervals: parameter or derived quantity -> interval.
     used, left_out: ids of points, the latter with a reason. draws: bootstrap parameters, name -> shape (draws,); empty
     without a bootstrap, and where too few sizes or budgets leave the law open.
-    domain: input name -> (smallest, largest) used. noise: residual standard deviation of log y, corrected for the
-    number of fitted parameters.
+    domain: input name -> (smallest, largest) used; of a surface also flops (6 N D unless the points
+    state theirs). noise: residual standard deviation of log y, corrected for the number of fitted parameters.
     """
 
     law: LawT

@@ -50,10 +50,15 @@ def test_a_table_without_a_ladder_says_that_it_uses_six_n_d():
 
 
 def test_extrapolation_is_stated_and_warned_of():
-    near, far = optimum(FIT, flops=1e20, ladder=MODEL), optimum(FIT, flops=1e25, ladder=MODEL)
-    assert near.extrapolation == 1
-    assert far.extrapolation > 10
+    largest = float((6 * N * D).max())
+    near, edge, far = (optimum(FIT, flops=factor * largest, ladder=MODEL) for factor in (0.1, 10, 10.1))
+    assert near.extrapolation == 1 and near.warnings == ()
+    # The factor is one of compute, though neither N nor D of the advice is that far out.
+    assert edge.extrapolation == pytest.approx(10) and edge.warnings == ()
+    assert far.extrapolation == pytest.approx(10.1) and far.loss.beyond < 10
     assert [warn.kind for warn in far.warnings] == [Caveat.EXTRAPOLATION]
+    path = fit_envelope(6 * N * D, N, D, LAW.loss(N, D))
+    assert optimum(path, flops=30 * path.domain["flops"][1]).extrapolation == pytest.approx(30)
 
 
 def test_a_best_size_that_was_not_tried_is_only_a_bound():
