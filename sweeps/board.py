@@ -86,6 +86,27 @@ class Board:
         """Planned tokens of the budgets of a trial that are not done, increasing."""
         return sorted(t for (r, t), status in self.status.items() if r == run_id and status != "done")
 
+    def left(self, run_id: str, *, retry_stopped: bool = False) -> list[int]:
+        """Planned tokens of the budgets of a trial that are to be run, increasing.
+
+        Diverged trials are never run again, stopped ones on request, failed ones and those cut by a budget always.
+        """
+        missing = self.missing(run_id)
+        final = ("diverged",) if retry_stopped else ("diverged", "stopped")
+        return [] if any(self.status[run_id, t] in final for t in missing) else missing
+
+    def so_far(self, run_id: str) -> str:
+        """What became of a trial's budgets, e.g. "2 done, 1 failed"; empty where nothing has."""
+        states = [s for (r, _), s in self.status.items() if r == run_id and s != "waiting"]
+        return ", ".join(f"{states.count(s)} {s}" for s in dict.fromkeys(states))
+
+    def compare(self, records: Iterable[RunRecord]) -> None:
+        """What was reached but is not on record (its storage was emptied meanwhile) is missing after all."""
+        there = {r.key for r in records if r.status == "done"}
+        for key, status in self.status.items():
+            if status == "done" and key not in there:
+                self.mark(*key, "failed", reason="it was reached, but its record is not on storage")
+
     def count(self, *statuses: CellStatus) -> int:
         return sum(s in statuses for s in self.status.values())
 

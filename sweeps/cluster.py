@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
@@ -22,6 +20,7 @@ import torch
 from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 from ray._private.services import find_bootstrap_address  # the address that `ray start` left on this machine
 
+from sweeps import scratch
 from sweeps.grid import Device
 from sweeps.resources import TRIAL_SLOT, Resources
 from tinyllm import hardware
@@ -68,42 +67,46 @@ def _answers(address: str | None) -> None:
     if not port.isdigit():
         return
     socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
-    # As `ray.init` does by itself; the command below does not, and a head that asks for a token refuses it.
-    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
     # A port that somebody else has taken since accepts connections as well.
     check = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", str(address)]
     try:
-        subprocess.run(check, timeout=HEALTH_CHECK_SECONDS, capture_output=True, check=True)
+        if subprocess.run(check, timeout=HEALTH_CHECK_SECONDS, capture_output=True).returncode == 0:
+            return
+        # It may ask for the token that a Ray on this machine left in the home directory. Only then: actors of a
+        # driver that sends a token never start on a cluster without.
+        if maybe_enable_token_auth_if_token_available(warn_if_disabled=False):
+            subprocess.run(check, timeout=HEALTH_CHECK_SECONDS, capture_output=True, check=True)
+            return
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
         raise ConnectionError(f"what listens there is no healthy Ray head: {error}") from error
+    raise ConnectionError("what listens there is no healthy Ray head, or it asks for a token that is not here")
 
 
 def own_resources() -> dict[str, float]:
     """What a cluster started on this machine would have."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = hardware.usable_cores()
     return {"CPU": cores, "GPU": torch.cuda.device_count(), TRIAL_SLOT: cores}
 
 
 @contextlib.contextmanager
 def started(resources: Mapping[str, float]) -> Iterator[str]:
     """Within it a cluster of these resources runs on this machine; yields a line that says so."""
-    # Its own directory: another sweep's --address auto must not find this cluster. Short, since sockets lie in it.
-    directory = tempfile.mkdtemp(prefix="sweep-")
-    try:
-        ray.init(
-            address="local",
-            num_cpus=int(resources["CPU"]),
-            num_gpus=int(resources["GPU"]),
-            resources={TRIAL_SLOT: resources[TRIAL_SLOT]},
-            include_dashboard=False,
-            logging_level=logging.ERROR,
-            log_to_driver=False,
-            _temp_dir=directory,
-        )
-        yield f"Started Ray on this machine: {resources['CPU']:g} CPUs, {resources['GPU']:g} GPUs."
-    finally:
-        ray.shutdown()
-        shutil.rmtree(directory, ignore_errors=True)
+    # Its own directory: another sweep's --address auto must not find this cluster.
+    with scratch.directory() as directory:
+        try:
+            ray.init(
+                address="local",
+                num_cpus=int(resources["CPU"]),
+                num_gpus=int(resources["GPU"]),
+                resources={TRIAL_SLOT: resources[TRIAL_SLOT]},
+                include_dashboard=False,
+                logging_level=logging.ERROR,
+                log_to_driver=False,
+                _temp_dir=directory,
+            )
+            yield f"Started Ray on this machine: {resources['CPU']:g} CPUs, {resources['GPU']:g} GPUs."
+        finally:
+            ray.shutdown()
 
 
 def this_machines_device(wanted: str) -> Device:

@@ -18,6 +18,7 @@ import ray.tune
 from sweeps import bell
 from sweeps.local_loop import LocalLoop
 from sweeps.loop import Ended, Loop, Report
+from sweeps.reasons import reason_of
 from sweeps.resources import Resources
 from tinyllm.plan import plan
 from tinyllm.recorder import reached_budgets
@@ -41,7 +42,7 @@ class Family(ray.tune.Trainable):
       yet, so that the sweep can hold it, or refuse it;
     - a budget reached: `rung` (1 = the smallest), `planned_tokens`, `val_loss` and the other `metrics`; `done` with the
       last;
-    - `diverged` or `interrupted`, with `done`.
+    - `diverged`, `interrupted` or `failed` (which Ray Train has retried already), with `done`.
     """
 
     def setup(self, config: dict[str, Any], *, jobs: Mapping[str, Assignment], sweep_bell: Any) -> None:
@@ -81,6 +82,8 @@ class Family(ray.tune.Trainable):
             self._loop.go_on()
         report = self._loop.next_report()
         if isinstance(report, Ended):
+            if report.retried and report.error is not None:
+                return {"failed": True, "reason": reason_of(report.error), "done": True}
             _raise(report)
             return {"interrupted": True, "done": True}
         tokens = report.get("planned_tokens")

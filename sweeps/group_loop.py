@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import ray
-from ray.train import UserCallback
+from ray.train import UserCallback, WorkerGroupError
 from ray.train.v2._internal.execution.callback import ControllerCallback  # private: the way to the controller's handle
 from ray.util.queue import Empty, Queue
 
@@ -47,10 +47,11 @@ class _Introduction(ControllerCallback):
 
 
 class GroupLoop:
-    """Does not halt: the workers train on while the sweep decides; what they do after a stop is not recorded."""
-
     def __init__(self, job: Job, resources: Resources, sweep_bell: Any) -> None:
+        """`sweep_bell`: heard by the workers, who then save and end (`sweeps.bell`)."""
         self._messages = Queue(actor_options={"num_cpus": 0})
+        self._permits = Queue(actor_options={"num_cpus": 0})
+        self._reached = 0
         self._controller: Any = None
         self._error: BaseException | None = None
         self._trainer = group_trainer(
@@ -60,6 +61,7 @@ class GroupLoop:
             cpus_per_worker=resources.cpus,
             callbacks=[_Reports(self._messages), _Introduction(self._messages)],
             listen=_listener(sweep_bell),
+            halt=_halt(self._permits),
         )
         self._thread = threading.Thread(target=self._run, daemon=True, name=job.config.run_id)
         self._thread.start()
@@ -77,16 +79,18 @@ class GroupLoop:
         while True:
             message = self._messages.get()
             if isinstance(message, dict):
+                self._reached = message.get("planned_tokens", 0)
                 return message
             if message == _END:
-                return Ended(error=self._error)
+                # Workers that died or raised are started anew by Ray Train itself.
+                return Ended(error=self._error, retried=isinstance(self._error, WorkerGroupError))
             self._controller = message
 
     def go_on(self) -> None:
-        """Nothing to do."""
+        self._permits.put(self._reached)
 
     def stop(self, timeout_s: float) -> bool:
-        """Ends the workers where they are; a resumed trial goes on from its last checkpoint, the fork at least."""
+        """Ends the workers where they halt. (Told by the bell, they save their state and end by themselves.)"""
         until = time.monotonic() + timeout_s
         with contextlib.suppress(Empty):
             while self._controller is None and self._thread.is_alive():
@@ -97,8 +101,20 @@ class GroupLoop:
             with contextlib.suppress(ray.exceptions.RayActorError):
                 ray.get(self._controller.abort.remote(), timeout=max(1.0, until - time.monotonic()))
         self._thread.join(max(1.0, until - time.monotonic()))
-        self._messages.shutdown(force=True)
+        for queue in (self._messages, self._permits):
+            queue.shutdown(force=True)
         return not self._thread.is_alive()
+
+
+def _halt(permits: Queue) -> Callable[[int], None]:
+    """What the first worker calls at a budget of so many planned tokens; the others wait for it in their next step."""
+
+    def halt(tokens: int) -> None:
+        # A permit may be older than this process: one for a budget before, whose worker died while it waited.
+        while permits.get() < tokens:
+            pass
+
+    return halt
 
 
 def _listener(sweep_bell: Any) -> Callable[[], Callable[[], bool]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from tinyllm import storage
 
@@ -37,13 +37,14 @@ class Ledger:
         self.price, self._clock = price, clock
         self.spent = 0.0
         """Device-seconds, of earlier sessions as well."""
-        self._quoted = 0.0
+        self._quotes: dict[tuple[str, int], float] = {}
         self._reserved: dict[str, float] = {}
         self._holding: dict[str, float] = {}
         if storage.exists(self._path):
             entry = json.loads(storage.read_bytes(self._path))
-            self.spent, self._quoted = entry["spent_device_seconds"], entry["quoted_device_seconds"]
-            self.spent += GAP_S * entry["holding_devices"]
+            self.spent = entry["spent_device_seconds"] + GAP_S * entry["holding_devices"]
+            self._quotes = {(r, int(t)): s for r, found in entry["quotes"].items() for t, s in found.items()}
+        self._open = False
         self._ticked = self._written = clock()
 
     @property
@@ -78,19 +79,32 @@ class Ledger:
         if self._limit is not None and self.spent + others + device_seconds > self._limit:
             return False
         self._reserved[run_id] = device_seconds
-        self._quoted += device_seconds
         return True
 
     def release(self, run_id: str) -> None:
         """The trial's segment is over."""
         self._reserved.pop(run_id, None)
 
+    def open(self, quotes: Mapping[tuple[str, int], float]) -> None:
+        """A session begins.
+
+        `quotes`: device-seconds that its user was shown for each budget, by run_id and planned tokens. The first
+        quote of a budget is kept, so that what was spent is held against what was promised.
+        """
+        self._quotes = {**quotes, **self._quotes}
+        self._open = True
+        self.write()
+
     def write(self) -> None:
         """Put the state on storage, whole."""
         self._written = self._clock()
+        quotes: dict[str, dict[int, float]] = {}
+        for (run_id, tokens), seconds in self._quotes.items():
+            quotes.setdefault(run_id, {})[tokens] = seconds
         entry = {
+            "open": self._open,
             "spent_device_seconds": self.spent,
-            "quoted_device_seconds": self._quoted,
+            "quotes": quotes,
             "holding_devices": sum(self._holding.values()),
             "running": sorted(self._holding),
             "price_per_device_hour": self.price,
@@ -100,15 +114,23 @@ class Ledger:
         storage.write_bytes(self._path, json.dumps(entry, indent=1).encode())
 
     def close(self) -> None:
-        """Nothing is held any more."""
+        """The session is over: nothing is held any more."""
+        self._open = False
         self.tick({})
         self._reserved.clear()
         self.write()
 
-    @property
-    def over_quoted(self) -> float | None:
-        """Spent / quoted, over all sessions; None before anything was quoted."""
-        return self.spent / self._quoted if self._quoted else None
+    def quoted(self, cells: Collection[tuple[str, int]] | None = None) -> float:
+        """Device-hours that these budgets, or all, were quoted at before they ran."""
+        return sum(s for cell, s in self._quotes.items() if cells is None or cell in cells) / 3600
+
+    def account(self, reached: Collection[tuple[str, int]]) -> str:
+        """What was spent beside what was quoted at first; `reached`: the budgets that were run to their end."""
+        quoted = {f"all {len(self._quotes)} budgets": self.quoted()}
+        if len(reached) < len(self._quotes):
+            quoted[f"the {len(reached)} that were reached"] = self.quoted(reached)
+        parts = [f"{hours:.3g} for {what} ({self.hours / hours:.2f} x)" for what, hours in quoted.items() if hours]
+        return f"Spent: {self}. Quoted at first: {', '.join(parts)}."
 
     def __str__(self) -> str:
         cost = "" if self.price is None else f", cost {self.hours * self.price:,.2f}"

@@ -12,11 +12,6 @@ from tinyllm.worker import Job
 
 
 class LocalLoop:
-    """Halts at every budget until it is told to go on.
-
-    A halt costs a message; in return no token is trained on before the sweep has decided that it should be.
-    """
-
     def __init__(self, job: Job, closing: threading.Event) -> None:
         """`closing`: the sweep is ending, stop at the next micro-batch."""
         self._job, self._closing = job, closing

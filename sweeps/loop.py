@@ -11,6 +11,8 @@ class Ended:
     """The loop is over: at its end, because it was asked to stop, or by an exception."""
 
     error: BaseException | None
+    retried: bool = False
+    """Whether what the error ended was tried again as often as it may be."""
 
 
 # `tinyllm.trainers.metrics` of a budget that was reached or of a run that diverged, or the end.
@@ -18,7 +20,10 @@ Report = dict[str, Any] | Ended
 
 
 class Loop(Protocol):
-    """Runs from the moment it is made."""
+    """Runs from the moment it is made, and halts at every budget until it is told to go on.
+
+    A halt costs a message; in return no token is trained on before the sweep has decided that it should be.
+    """
 
     def next_report(self) -> Report:
         """Wait for the next budget, or the end."""

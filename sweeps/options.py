@@ -12,6 +12,7 @@ from sweeps import grids
 from sweeps.grid import Grid
 from sweeps.resources import Resources
 from sweeps.settings import parse_axis, parse_setting
+from tinyllm import storage
 from tinyllm.config import changed
 from tinyllm.horizon import Horizon, Unit, parse_quantity
 from tinyllm.options import RunOptions
@@ -73,6 +74,13 @@ class SweepOptions:
     def grid(self) -> Grid:
         """The grid that the flags of an entry point ask for."""
         raise NotImplementedError
+
+    @property
+    def root(self) -> str:
+        """Absolute path or URI of the sweep. Raises ValueError on a name that would lie elsewhere."""
+        if not self.name or self.name in (".", "..") or "/" in self.name:
+            raise ValueError(f"--name {self.name!r}: a name without / is wanted; --storage says where it lies")
+        return storage.absolute(storage.join(self.storage, self.name))
 
     @property
     def limit_hours(self) -> float | None:

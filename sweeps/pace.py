@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sweeps.grid import Trial
-from sweeps.quote import Speed, segment_flops
+from sweeps.quote import Speed, segment_flops, segment_seconds
 
 
 class Pace:
     """Device-seconds a FLOP by depth, evaluation and saving included, re-estimated with every segment that ends."""
 
-    def __init__(self, speed: Speed) -> None:
-        self._speed = speed
+    def __init__(self, speed: Speed, startup: Mapping[str, float]) -> None:
+        """`startup`: device-seconds before a trial trains, by run_id; nothing for those that find a warm process."""
+        self._speed, self._startup = speed, startup
         self._begun: dict[str, tuple[Trial, int, float, float]] = {}
         self._measured: dict[int, tuple[float, float]] = {}
 
@@ -18,7 +21,9 @@ class Pace:
         """Of the segment after `rung` budgets."""
         flops = segment_flops(trial, rung)
         seconds, measured = self._measured.get(trial.depth, (0.0, 0.0))
-        return flops * seconds / measured if measured else flops / (self._speed.of(trial.depth) * 1e12)
+        if measured:
+            return flops * seconds / measured
+        return segment_seconds(trial, rung, self._speed) + self._startup.get(trial.run_id, 0.0)
 
     def began(self, trial: Trial, rung: int, devices: float, now: float) -> None:
         """`now`: seconds of a monotonic clock."""

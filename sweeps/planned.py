@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 
@@ -39,6 +39,12 @@ class Planned:
     def resources(self, trial: Trial) -> Resources:
         return self.options.resources(trial.depth, on_gpu=self.device.kind == "cuda")
 
+    @property
+    def group_startup(self) -> dict[str, float]:
+        """Device-seconds before a trial of several workers trains, by run_id."""
+        asked = {t.run_id: self.resources(t) for t in self.cells.trials}
+        return {run_id: r.devices * quote.GROUP_SECONDS for run_id, r in asked.items() if r.workers > 1}
+
     @cached_property
     def slots(self) -> int:
         """Trials at once, of the most demanding kind. Raises ValueError when the cluster holds none."""
@@ -60,10 +66,28 @@ class Planned:
             return len(run_ids) <= self.options.slots
         return all_fit((self.resources(t) for t in self.cells.trials if t.run_id in run_ids), self.have)
 
-    def show(self, console: Console) -> None:
+    def quotes(self, board: Board) -> list[quote.Quote]:
+        """The price of what is left to do of each trial."""
+        retry, price = self.options.retry_stopped, self.options.price
+        left = {t.run_id: found for t in self.cells.trials if (found := board.left(t.run_id, retry_stopped=retry))}
+        # A machine that only plans may hold none.
+        slots = self.options.slots or max(
+            1, min((self.resources(t).slots(self.have) for t in self.cells.trials), default=1)
+        )
+        return [
+            quote.quote(
+                t,
+                self.speed,
+                startup=quote.startup_seconds(self.resources(t), trials=max(1, len(left)), slots=slots),
+                price=price,
+                budgets=left.get(t.run_id, ()),
+                note=board.so_far(t.run_id),
+            )
+            for t in self.cells.trials
+        ]
+
+    def show(self, quotes: Sequence[quote.Quote], console: Console) -> None:
         """Print the trials, their price and what is refused. Raises ValueError when no cell is left."""
-        price = self.options.price
-        quotes = [quote.quote(t, self.speed, devices=self.resources(t).devices, price=price) for t in self.cells.trials]
         if quotes:
             console.print(quote.table(quotes, self.speed))
         for warning in self.cells.warnings:
@@ -125,8 +149,6 @@ def plan_sweep(
         measure: TFLOP/s of a device with a config, used with --probe.
         corpora: where built-in corpora lie; by default in the user's cache.
     """
-    if not options.name or options.name in (".", "..") or "/" in options.name:
-        raise ValueError(f"--name {options.name!r}: a name without / is wanted; --storage says where it lies")
     base = grid.base
     sizes = {"vocab_size": base.model.vocab_size, "seq_len": base.model.seq_len}
     path = default_corpus(base.data.data, **sizes, cache=corpora)
@@ -139,7 +161,7 @@ def plan_sweep(
         speed = replace(speed, source="measured on one device", by_depth=measured)
     return Planned(
         options=options,
-        root=storage.absolute(storage.join(options.storage, options.name)),
+        root=options.root,
         cells=cells,
         device=device,
         speed=speed,

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rich.table import Table
 
 from sweeps.grid import Device, Refused, Trial
+from sweeps.resources import Resources
 from tinyllm.horizon import Horizon
 
 # Share of a GPU's peak that is taken for granted where nothing was measured.
 ASSUMED_MFU = 0.4
 # One CPU core with the small models of the smoke grid: `python -m sweeps.depth_grid --preset smoke --probe --dry-run`.
 ASSUMED_CPU_TFLOPS = 0.02
+# Start-up, in seconds of each of a trial's devices, on 2 busy CPU cores: `python -m benchmarks.overhead`.
+SLOT_SECONDS = 10.0  # a slot's process, which later trials use again
+TRIAL_SECONDS = 0.5  # a trial in such a process
+GROUP_SECONDS = 25.0  # a trial of several workers, which has processes of its own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,34 +45,70 @@ def assumed_speed(device: Device) -> Speed:
 
 @dataclass(frozen=True, kw_only=True)
 class Quote:
-    """The price of one trial."""
+    """The price of what is left to do of one trial."""
 
     trial: Trial
-    devices: float
-    tokens: int
-    """Trained on: trunk and branches."""
-    flops: float
-    device_hours: float
-    cost: float | None
-    """In the currency of --price; None where no price was given."""
+    device_seconds: Mapping[int, float]
+    """By planned tokens of each budget that is to be run; start-up is charged to the first."""
+    price: float | None
+    """Of a device for an hour; None where none was given."""
+    note: str = ""
+    """What became of the other budgets."""
+
+    @property
+    def flops(self) -> float:
+        """Of training."""
+        indices = {b.tokens: i for i, b in enumerate(self.trial.plan.budgets)}
+        return sum(segment_flops(self.trial, indices[tokens]) for tokens in self.device_seconds)
+
+    @property
+    def tokens(self) -> int:
+        """Trained on: trunk and branches."""
+        return round(self.flops / self.trial.plan.flops_per_token)
+
+    @property
+    def device_hours(self) -> float:
+        return sum(self.device_seconds.values()) / 3600
+
+    @property
+    def cost(self) -> float | None:
+        return None if self.price is None else self.device_hours * self.price
 
 
-def quote(trial: Trial, speed: Speed, *, devices: float = 1, price: float | None = None) -> Quote:
-    """Price of a trial: training, and an evaluation (the forward third of the FLOPs) at each budget.
+def quote(
+    trial: Trial,
+    speed: Speed,
+    *,
+    startup: float = 0.0,
+    price: float | None = None,
+    budgets: Collection[int] | None = None,
+    note: str = "",
+) -> Quote:
+    """Price of a trial: start-up, training, and an evaluation (the forward third of the FLOPs) at each budget.
 
-    `price` is for one device for an hour. More devices are taken to share the work without loss.
+    More devices are taken to share the work without loss.
+
+    Args:
+        startup: device-seconds before it trains (`startup_seconds`).
+        price: of one device for an hour.
+        budgets: planned tokens of those that are to be run; all by default.
     """
-    plan = trial.plan
-    flops = plan.trained_flops + evaluation_flops(trial) * len(plan.budgets)
-    hours = flops / (speed.of(trial.depth) * 1e12) / 3600
-    return Quote(
-        trial=trial,
-        devices=devices,
-        tokens=plan.trained_tokens,
-        flops=plan.trained_flops,
-        device_hours=hours,
-        cost=None if price is None else hours * price,
-    )
+    left = [(i, b.tokens) for i, b in enumerate(trial.plan.budgets) if budgets is None or b.tokens in budgets]
+    seconds = {tokens: segment_seconds(trial, i, speed) for i, tokens in left}
+    if left:
+        seconds[left[0][1]] += startup
+    return Quote(trial=trial, device_seconds=seconds, price=price, note=note)
+
+
+def startup_seconds(resources: Resources, *, trials: int, slots: int) -> float:
+    """Device-seconds of a trial's start-up, and its share of the start-up of the slots' processes."""
+    own = GROUP_SECONDS if resources.workers > 1 else TRIAL_SECONDS
+    return resources.devices * (own + SLOT_SECONDS * min(1.0, slots / trials))
+
+
+def segment_seconds(trial: Trial, budget_index: int, speed: Speed) -> float:
+    """Device-seconds of training to a budget and of its evaluation."""
+    return (segment_flops(trial, budget_index) + evaluation_flops(trial)) / (speed.of(trial.depth) * 1e12)
 
 
 def evaluation_flops(trial: Trial) -> float:
@@ -90,11 +131,14 @@ def table(quotes: Sequence[Quote], speed: Speed) -> Table:
     paths = [path for path, _ in quotes[0].trial.axes] if quotes else []
     seeds = len({q.trial.config.seed for q in quotes}) > 1
     priced = any(q.cost is not None for q in quotes)
+    noted = any(q.note for q in quotes)
     found = Table(title=f"{len(quotes)} trials; speed {speed.source}", title_justify="left", box=None)
     columns = ["trial", "depth", "lr", *(["seed"] if seeds else []), *paths, "params"]
-    columns += ["budgets (tokens)", "trained", "TFLOP", "epochs", "device-h", *(["cost"] if priced else [])]
+    columns += ["budgets (tokens)", *(["so far"] if noted else []), "to train", "TFLOP", "epochs", "device-h"]
+    columns += ["cost"] if priced else []
     for name in columns:
-        found.add_column(name, justify="left" if name in ("trial", "budgets (tokens)") else "right", no_wrap=True)
+        left = name in ("trial", "budgets (tokens)", "so far")
+        found.add_column(name, justify="left" if left else "right", no_wrap=True)
     for q in quotes:
         t = q.trial
         epochs = t.plan.budgets[-1].epochs
@@ -106,6 +150,7 @@ def table(quotes: Sequence[Quote], speed: Speed) -> Table:
             *(str(value) for _, value in t.axes),
             compact(t.plan.counts.with_head),
             " ".join(compact(b.tokens) for b in t.plan.budgets),
+            *([q.note] if noted else []),
             compact(q.tokens),
             f"{q.flops / 1e12:.4g}",
             "-" if epochs is None else f"{epochs:.2g}",
@@ -116,17 +161,20 @@ def table(quotes: Sequence[Quote], speed: Speed) -> Table:
 
 
 def summary(quotes: Sequence[Quote]) -> str:
-    """The total in one paragraph: work, price, and the saving against one run a budget."""
+    """The total in one paragraph: work and price of what is to be run, and what trunks save over one run a budget."""
+    planned = sum(len(q.trial.plan.budgets) for q in quotes)
+    left = sum(len(q.device_seconds) for q in quotes)
     flops = sum(q.flops for q in quotes)
-    separate = sum(q.trial.plan.separate_tokens * q.trial.plan.flops_per_token for q in quotes)
-    horizons = sum(len(q.trial.plan.budgets) for q in quotes)
     hours, costs = sum(q.device_hours for q in quotes), [q.cost for q in quotes if q.cost is not None]
     price = f", cost {sum(costs):,.2f}" if costs else ""
+    what = f"{planned} budgets" if left == planned else f"{left} of {planned} budgets to run"
+    whole = sum(q.trial.plan.trained_flops for q in quotes)
+    separate = sum(q.trial.plan.separate_tokens * q.trial.plan.flops_per_token for q in quotes)
     return (
-        f"Total: {len(quotes)} trials, {horizons} budgets, {flops / 1e12:.4g} TFLOP, {hours:.3g} device-hours{price}; "
-        f"early stopping spends less.\n"
+        f"Total: {len(quotes)} trials, {what}, {flops / 1e12:.4g} TFLOP, {hours:.3g} device-hours{price}, "
+        f"start-up and evaluation included; early stopping spends less.\n"
         f"One run a budget instead (cosine) would take {separate / 1e12:.4g} TFLOP: "
-        f"trunks with branches save {1 - flops / separate if separate else 0:.0%}."
+        f"trunks with branches save {1 - whole / separate if separate else 0:.0%} of that."
     )
 
 

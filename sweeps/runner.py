@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -24,10 +25,12 @@ from sweeps.session import Session
 from sweeps.summary import EXIT_DONE, last_lines
 from sweeps.tuning import INTERRUPTED, train_trials
 from sweeps.view import View
-from tinyllm import storage
+from sweeps.watch import ray_watched
+from tinyllm import record, storage
 from tinyllm.config import TrainConfig
 from tinyllm.options import RunOptions
 
+REACHED = ("done", "diverged")
 PLAIN_WIDTH = 150  # columns where there is no terminal to measure
 
 
@@ -53,6 +56,7 @@ def run(options: SweepOptions, grid: Grid, command: str) -> int:
     if not console.is_terminal:
         console = Console(width=PLAIN_WIDTH)
     limit_hours = options.limit_hours
+    storage.check_writable(options.root)
     with contextlib.ExitStack() as stack:
         site = _find_site(options, stack, console)
         planned = plan_sweep(
@@ -65,11 +69,16 @@ def run(options: SweepOptions, grid: Grid, command: str) -> int:
             # Other machines do not reach this one's cache.
             corpora=storage.absolute(storage.join(options.storage, "corpora")) if site.joined else None,
         )
-        planned.show(console)
+        if not options.dry_run:
+            stack.enter_context(only_here(planned.root, say=console.print))
+        board = planned.board()
+        quotes = planned.quotes(board)
+        planned.show(quotes, console)
         if options.dry_run:
             return EXIT_DONE
-        stack.enter_context(only_here(planned.root))
-        return _execute(planned, Ledger(planned.root, limit_hours=limit_hours, price=options.price), site, console)
+        ledger = Ledger(planned.root, limit_hours=limit_hours, price=options.price)
+        ledger.open({(q.trial.run_id, tokens): s for q in quotes for tokens, s in q.device_seconds.items()})
+        return _execute(planned, board, ledger, site, console)
 
 
 def _find_site(options: SweepOptions, stack: contextlib.ExitStack, console: Console) -> Site:
@@ -89,8 +98,7 @@ def _find_site(options: SweepOptions, stack: contextlib.ExitStack, console: Cons
     )
 
 
-def _execute(planned: Planned, ledger: Ledger, site: Site, console: Console) -> int:
-    board = planned.board()
+def _execute(planned: Planned, board: Board, ledger: Ledger, site: Site, console: Console) -> int:
     view = View(board, console, lambda: str(ledger))
     session = open_session(planned, board, ledger, say=view.say, refresh=view.refresh)
     planned.save()
@@ -101,20 +109,40 @@ def _execute(planned: Planned, ledger: Ledger, site: Site, console: Console) -> 
                 console.print(stack.enter_context(cluster.started(site.have)), highlight=False)
             console.print(f"{len(todo)} trials to run, {planned.slots} at a time; Ctrl-C ends with everything kept.")
             stack.enter_context(view)
+            stack.enter_context(ray_watched(lambda name: _break_off(name, planned, session, view, console)))
             try:
                 train_trials(planned, session, todo)
                 # An actor that dies while Tune hands it from one trial to the next fails the innocent next one.
-                if session.died and session.closing is None:
-                    train_trials(planned, session, session.todo(only=session.died))
+                if session.innocent and session.closing is None:
+                    train_trials(planned, session, session.todo(only=session.innocent))
                 session.finish()
             except (OSError, RayError, TuneError) as error:
                 # Storage that is full or gone, a lost head: what was reached is on record, the last lines say the rest.
                 view.say(f"the sweep broke off: {type(error).__name__}: {str(error).strip().splitlines()[-1]}")
+    return _conclude(planned, session, console)
+
+
+def _conclude(planned: Planned, session: Session, console: Console) -> int:
+    """Print the last lines; returns the exit code."""
+    board = session.board
+    try:
+        session.ledger.close()
+        board.compare(record.read(planned.root))
+    except OSError as error:
+        console.print(f"{planned.root} can't be written or read any more: {error}", highlight=False)
     lines, code = last_lines(planned.root, board, planned.command, interrupted=session.closing == INTERRUPTED)
-    if (ratio := ledger.over_quoted) is not None:
-        lines.insert(1, f"Spent: {ledger}, {ratio:.2f} x what its segments were quoted at.")
+    lines.insert(1, session.ledger.account([key for key, status in board.status.items() if status in REACHED]))
     console.print("\n".join(lines), highlight=False, soft_wrap=True)
     return code
+
+
+def _break_off(name: str, planned: Planned, session: Session, view: View, console: Console) -> None:
+    """Ray is gone, and every call to it may hang: the last lines, and the end of this process."""
+    view.say(f"the sweep broke off: Ray's {name} on this machine has died")
+    view.stop()
+    code = _conclude(planned, session, console)
+    console.file.flush()
+    os._exit(code)
 
 
 def open_session(
@@ -128,7 +156,7 @@ def open_session(
         board=board,
         halving=planned.halving(board),
         ledger=ledger,
-        pace=Pace(planned.speed),
+        pace=Pace(planned.speed, planned.group_startup),
         devices={t.run_id: planned.resources(t).devices for t in planned.cells.trials},
         admits=planned.admits,
         say=say,

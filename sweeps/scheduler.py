@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from ray import cloudpickle
 from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.progress_reporter import TrialProgressCallback
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import BasicVariantGenerator
 
+from sweeps.reasons import reason_of
 from sweeps.session import Session
 
 
@@ -116,10 +118,12 @@ class Reporter(TrialProgressCallback):
         self._session.say(f"{run_id_of(trial)}: {_reason(trial)}; it is tried again from its last checkpoint")
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
-        self._session.failed(run_id_of(trial), _reason(trial))
+        # Tune gives no second try to a trial whose actor dies while it is handed over by the trial before.
+        self._session.failed(run_id_of(trial), _reason(trial), innocent=trial.num_failures <= trial.max_failures)
 
 
 def _reason(trial: TuneTrial) -> str:
-    """The last line of what a trial died of."""
-    lines = [line for line in str(trial.get_error() or "").splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "its process died"
+    """What a trial died of, in a line."""
+    # Tune's own `get_error` looks on storage, where the file arrives later than this is asked.
+    with open(trial.pickled_error_file, "rb") as file:
+        return reason_of(cloudpickle.load(file))

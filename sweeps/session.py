@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal
 
-from sweeps.board import Board
+from sweeps.board import Board, CellStatus
 from sweeps.grid import Trial
 from sweeps.halving import Halving
 from sweeps.ledger import Ledger
@@ -20,6 +20,7 @@ from tinyllm.recorder import unfinished
 DECISIONS_FILE = "asha.json"
 
 Answer = Literal["go", "wait", "stop"]
+FINAL: tuple[CellStatus, ...] = ("diverged", "stopped")
 
 
 class Session:
@@ -59,17 +60,16 @@ class Session:
         """Why the sweep is ending early; None while it is not."""
         self.closed: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         """Gets the reason when the sweep is told to end early. (A queue, since that happens in a signal handler.)"""
-        self.died: set[str] = set()
-        """Trials that failed without an exception of their own."""
+        self.innocent: set[str] = set()
+        """Trials that failed before they had all their tries: they get one more round."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Empty: Tune pickles its scheduler for a restore of its own; here a restart reads records and decisions."""
         return {}
 
     def todo(self, *, retry_stopped: bool = False, only: Collection[str] | None = None) -> list[Trial]:
-        """Trials with something left to do, in order; the budgets of the others are marked as what ended them.
+        """Trials with something left to do (`Board.left`), in order; a budget added to one that ended gets its row.
 
-        Diverged trials are never run again, stopped ones on request, failed ones and those cut by a budget always.
         `only`: look at no others.
         """
         self.settle()
@@ -78,18 +78,17 @@ class Session:
             if only is not None and run_id not in only:
                 continue
             self._carry_out(run_id, retry_stopped)
-            missing = self.board.missing(run_id)
-            final: tuple[Status, ...] = ("diverged",) if retry_stopped else ("diverged", "stopped")
-            ended = next((t for t in missing if self.board.status[run_id, t] in final), None)
-            if ended is None:
-                for tokens in missing:
+            if left := self.board.left(run_id, retry_stopped=retry_stopped):
+                for tokens in left:
                     self.board.mark(run_id, tokens, "waiting")
-                found += [trial] if missing else []
-            elif waiting := [t for t in missing if self.board.status[run_id, t] not in final]:
+                found.append(trial)
+                continue
+            ended = {t: s for t in self.board.missing(run_id) if (s := self.board.status[run_id, t]) in FINAL}
+            if len(ended) < len(self.board.missing(run_id)):
                 # A budget added since then.
-                status, reason = self.board.status[run_id, ended], self.board.reasons.get((run_id, ended), "")
+                tokens, status = next(iter(ended.items()))
                 assert status != "waiting"
-                self._miss(run_id, status, reason, recorded=set(missing) - set(waiting))
+                self._miss(run_id, status, self.board.reasons.get((run_id, tokens), ""), recorded=set(ended))
         return found
 
     def _carry_out(self, run_id: str, retry_stopped: bool) -> None:
@@ -156,6 +155,8 @@ class Session:
                 if self.halving is not None:
                     self.halving.report(run_id, tokens, None)
             self.say(f"{describe(trial)}: diverged: {result['reason']}")
+        elif result.get("failed"):
+            self.failed(run_id, result["reason"])
         elif (loss := result.get("val_loss")) is not None:
             tokens = int(result["planned_tokens"])
             self.pace.ended(run_id, time.monotonic())
@@ -179,14 +180,14 @@ class Session:
             if row.key in self.board.status and row.val_loss is not None:
                 self._reached(run_id, row.planned_tokens, row.val_loss)
 
-    def failed(self, run_id: str, reason: str) -> None:
-        """It will not be tried again in this session."""
+    def failed(self, run_id: str, reason: str, *, innocent: bool = False) -> None:
+        """It failed for good, or (`innocent`) only because of what its actor did before."""
         self.lost(run_id)
         self.say(f"{describe(self.trials[run_id])}: failed: {reason}")
-        rows = record.read(self.root, run_id)
-        known = {r.planned_tokens for r in rows if r.status == "failed" and r.finished_at >= self._opened}
-        if not known:
-            self.died.add(run_id)
+        rows = (r for r in record.read(self.root, run_id) if r.status == "failed" and r.finished_at >= self._opened)
+        known = {r.planned_tokens for r in rows if r.reason == reason}
+        if innocent:
+            self.innocent.add(run_id)
         self._miss(run_id, "failed", reason, recorded=known)
 
     # -- asked ---------------------------------------------------------------------------------------------

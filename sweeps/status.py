@@ -17,6 +17,7 @@ from tinyllm import record, storage
 
 SWEEP_FILE = "sweep.json"
 STALE_S = 30.0  # a ledger that was not written for so long is nobody's: the sweep was killed
+STARTING_S = 120.0  # nor is one of a sweep whose Ray has not come up for so long
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +46,13 @@ def read_board(root: str) -> tuple[Board, str]:
     ledger = json.loads(storage.read_bytes(ledger_path))
     age = time.time() - ledger["written_at"]
     board.running = set(ledger["running"]) if age < STALE_S else set()
+    starting = ledger["open"] and not ledger["running"] and age < STARTING_S
     hours = ledger["spent_device_seconds"] / 3600
     price = ledger["price_per_device_hour"]
     cost = f", cost {hours * price:,.2f}" if price is not None else ""
-    state = "running" if board.running else "not running"
+    state = "running" if board.running else "starting" if starting else "not running"
     line = f"{state}, {board.share_done:.0%} of the FLOPs, {hours:.3g} device-hours{cost}; as of {age:.0f} s ago"
-    return board, line if board.running else f"{line}\nTo go on: {sweep['command']}"
+    return board, line if board.running or starting else f"{line}\nTo go on: {sweep['command']}"
 
 
 def main() -> None:

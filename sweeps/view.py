@@ -41,6 +41,10 @@ class View:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Leave the table as it stands."""
         if self._live is not None:
             self._draw()
             self._live.stop()

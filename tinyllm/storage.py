@@ -99,11 +99,38 @@ def locked(directory: str, on_busy: Callable[[], None]) -> Iterator[None]:
         yield
 
 
+def check_writable(directory: str) -> None:
+    """Raises ValueError, with the remedy, when nothing can be written under a directory. Leaves nothing there."""
+    there = directory
+    while is_local(there) and not exists(there):
+        there = parent(there)
+    probe = join(there, f".writable-{uuid.uuid4().hex}")
+    try:
+        write_bytes(probe, b"")
+        delete_file(probe)
+    except OSError as error:
+        raise ValueError(f"nothing can be written to {directory} ({error}): give another --storage") from error
+
+
 def list_names(directory: str) -> list[str]:
     """Names of what lies in a directory, sorted; empty when there is no such directory."""
     filesystem, inner = open_fs(directory)
     found = filesystem.get_file_info(fs.FileSelector(inner, allow_not_found=True))
     return sorted(info.base_name for info in found)
+
+
+def modified(directory: str) -> dict[str, float]:
+    """When the files in a directory were last written, by name: Unix time, by the clock of the storage."""
+    filesystem, inner = open_fs(directory)
+    found = filesystem.get_file_info(fs.FileSelector(inner, allow_not_found=True))
+    return {info.base_name: info.mtime_ns / 1e9 for info in found if info.type == fs.FileType.File}
+
+
+def delete_file(path: str) -> None:
+    """Remove a file; nothing happens when there is none."""
+    filesystem, inner = open_fs(path)
+    if filesystem.get_file_info(inner).type == fs.FileType.File:
+        filesystem.delete_file(inner)
 
 
 def delete_dir(directory: str) -> None:

@@ -58,7 +58,7 @@ def test_ctrl_c_keeps_everything_and_the_same_command_goes_on(
 def test_a_second_process_is_refused(make_sweep: Make, tmp_path: Path) -> None:
     options, grid = make_sweep(address="local")
     message = "another process runs the sweep in .*: watch it with `python -m sweeps.status`"
-    with only_here(str(tmp_path / "s")), pytest.raises(ValueError, match=message):
+    with only_here(str(tmp_path / "s"), say=print), pytest.raises(ValueError, match=message):
         runner.run(options, grid, "")
 
 

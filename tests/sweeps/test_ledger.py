@@ -68,6 +68,21 @@ def test_what_was_spent_outlives_the_process_and_a_kill_costs_a_whole_gap(tmp_pa
     assert Ledger(str(tmp_path), clock=clock).spent == again.spent
 
 
+def test_what_was_spent_is_held_against_the_first_quote_of_each_budget(tmp_path: Path, clock: Clock) -> None:
+    first = Ledger(str(tmp_path), clock=clock)
+    first.open({("a", 100): 1800.0, ("a", 200): 3600.0})
+    first.tick({"a": 1})
+    clock.now += 3600
+    first.close()
+    again = Ledger(str(tmp_path), clock=clock)
+    # Half of it is done, and by now the rest is known to take twice as long; a budget was added.
+    again.open({("a", 200): 7200.0, ("a", 300): 5400.0})
+    spent = "Spent: 1 device-hours. Quoted at first: 3 for all 3 budgets (0.33 x)"
+    assert again.account([("a", 100)]) == f"{spent}, 0.5 for the 1 that were reached (2.00 x)."
+    everything = [("a", 100), ("a", 200), ("a", 300)]
+    assert again.account(everything) == f"{spent}."
+
+
 def test_it_is_written_at_least_every_10_seconds_and_at_every_change(tmp_path: Path, clock: Clock) -> None:
     ledger = Ledger(str(tmp_path), clock=clock)
     ledger.tick({"a": 1})

@@ -7,7 +7,21 @@ from rich.console import Console
 
 from sweeps import grids
 from sweeps.grid import Device, expand
-from sweeps.quote import Speed, assumed_speed, compact, quote, refused_table, segment_flops, summary, table
+from sweeps.quote import (
+    GROUP_SECONDS,
+    SLOT_SECONDS,
+    TRIAL_SECONDS,
+    Speed,
+    assumed_speed,
+    compact,
+    quote,
+    refused_table,
+    segment_flops,
+    startup_seconds,
+    summary,
+    table,
+)
+from sweeps.resources import Resources
 from tinyllm.config import CorpusFacts
 
 SOTU = CorpusFacts(name="sotu", digest="0", vocab_size=1024, seq_len=256, train_tokens=2_700_000, val_tokens=65_536)
@@ -42,6 +56,27 @@ def test_hours_and_money_follow_from_the_speed_of_the_depth() -> None:
     assert quote(trial, slow).device_hours == pytest.approx(work / 1e9 / 3600)
     assert quote(trial, slow).device_hours == 2 * quote(trial, fast).device_hours
     assert quote(trial, slow, price=3.0).cost == pytest.approx(3 * quote(trial, slow).device_hours)
+    assert quote(trial, slow, startup=36.0).device_hours == pytest.approx(quote(trial, slow).device_hours + 0.01)
+
+
+def test_only_what_is_left_of_a_trial_is_priced() -> None:
+    trial, speed = expand(grids.smoke(), SOTU, CPU).trials[0], Speed(tflops=1e-3, source="t")
+    whole = quote(trial, speed)
+    last = trial.plan.budgets[-1].tokens
+    rest = quote(trial, speed, budgets=[last], startup=36.0, note="3 done")
+    # From the fork of the third budget on.
+    assert rest.tokens == (390 - trial.plan.budgets[2].fork_step) * 2048
+    assert rest.device_hours == pytest.approx(whole.device_seconds[last] / 3600 + 0.01)
+    nothing = quote(trial, speed, budgets=[], startup=36.0, note="4 done")
+    assert (nothing.tokens, nothing.device_hours) == (0, 0)
+    assert "Total: 2 trials, 1 of 8 budgets to run" in summary([rest, nothing])
+
+
+def test_start_up_is_each_trials_own_and_its_share_of_the_slots() -> None:
+    one, four = Resources(), Resources(workers=4)
+    assert startup_seconds(one, trials=20, slots=2) == TRIAL_SECONDS + SLOT_SECONDS / 10
+    assert startup_seconds(one, trials=1, slots=2) == TRIAL_SECONDS + SLOT_SECONDS
+    assert startup_seconds(four, trials=4, slots=2) == 4 * (GROUP_SECONDS + SLOT_SECONDS / 2)
 
 
 def test_a_gpu_is_assumed_to_reach_a_share_of_its_peak() -> None:

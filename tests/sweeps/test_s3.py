@@ -11,6 +11,7 @@ from pyarrow import fs
 
 from sweeps import runner
 from sweeps.grid import Grid
+from sweeps.lock import only_here
 from sweeps.options import SweepOptions
 from sweeps.status import read_board
 from tinyllm import record, storage
@@ -37,6 +38,29 @@ def bucket(monkeypatch_module: pytest.MonkeyPatch) -> Iterator[str]:
 def monkeypatch_module() -> Iterator[pytest.MonkeyPatch]:
     with pytest.MonkeyPatch.context() as patch:
         yield patch
+
+
+def test_a_second_process_is_refused_by_a_lease_that_is_renewed(bucket: str) -> None:
+    root, said = storage.join(bucket, "held"), []
+    with only_here(root, say=print, renew_s=1, lapse_s=10):
+        with (
+            pytest.raises(ValueError, match=r"runs the sweep in .*: watch it with `python -m sweeps.status`"),
+            only_here(root, say=said.append, renew_s=1, lapse_s=10),
+        ):
+            raise AssertionError("two processes hold one sweep")
+        assert "waiting up to 10 s" in said[0]
+    assert storage.list_names(storage.join(root, "lease")) == []
+    with only_here(root, say=said.append):
+        assert len(said) == 1  # given back: nobody is waited for
+
+
+def test_the_lease_of_a_killed_process_lapses(bucket: str) -> None:
+    root = storage.join(bucket, "killed")
+    storage.write_bytes(storage.join(root, "lease", "killed"), b"")
+    said: list[str] = []
+    with only_here(root, say=said.append, renew_s=1, lapse_s=2):
+        assert "killed held this sweep a moment ago" in said[0]
+        assert len(storage.list_names(storage.join(root, "lease"))) == 1
 
 
 def test_a_sweep_on_s3(bucket: str, cluster_address: str, make_sweep: Make, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from sweeps.grid import Device, Grid, Trial, expand
 from sweeps.halving import Group, Halving, load_decisions
 from sweeps.ledger import Ledger
 from sweeps.pace import Pace
-from sweeps.quote import Speed, segment_flops
+from sweeps.quote import Speed, evaluation_flops, segment_flops
 from sweeps.session import Session
 from tinyllm import record
 from tinyllm.config import CorpusFacts, ModelConfig, OptimConfig, TrainConfig
@@ -55,7 +55,7 @@ def session(root: Path, found: dict[str, Trial], **given: Any) -> Session:
         "board": board,
         "halving": halving,
         "ledger": Ledger(str(root)),
-        "pace": Pace(Speed(tflops=TFLOPS, source="test")),
+        "pace": Pace(Speed(tflops=TFLOPS, source="test"), {}),
         "devices": dict.fromkeys(found, 1.0),
         "admits": lambda run_ids: True,
         "say": lambda line: None,
@@ -144,7 +144,9 @@ def test_diverged_trials_are_never_run_again_and_failed_ones_always(tmp_path: Pa
     diverged, failed, *rest = found
     s.reported(diverged, {"diverged": True, "reason": "NaN", "done": True})
     s.failed(failed, "killed")
-    assert s.died == {failed}
+    assert s.innocent == set()
+    s.failed(rest[0], "its actor died of the trial before", innocent=True)
+    assert s.innocent == {rest[0]}
     assert {statuses(tmp_path)[0.02, steps] for steps in (30, 60)} == {"failed"}
     assert [t.run_id for t in s.todo()] == [failed, *rest]
 
@@ -152,7 +154,7 @@ def test_diverged_trials_are_never_run_again_and_failed_ones_always(tmp_path: Pa
 def test_a_segment_that_does_not_fit_under_the_limit_ends_its_trial_as_budget(tmp_path: Path) -> None:
     found = trials(30, 60)
     first, second, *_ = found
-    seconds = segment_flops(found[first], 0) / (TFLOPS * 1e12)
+    seconds = (segment_flops(found[first], 0) + evaluation_flops(found[first])) / (TFLOPS * 1e12)
     s = session(tmp_path, found, ledger=Ledger(str(tmp_path), limit_hours=1.5 * seconds / 3600))
     assert s.answer(first, 0) == "go"
     assert s.answer(second, 0) == "stop"
@@ -186,8 +188,8 @@ def test_a_closing_sweep_stops_everybody(tmp_path: Path) -> None:
 @pytest.mark.parametrize("measured", [False, True])
 def test_the_pace_is_the_sweeps_own_once_it_has_measured_it(measured: bool) -> None:
     trial = next(iter(trials(30, 60).values()))
-    pace = Pace(Speed(tflops=TFLOPS, source="test"))
-    expected = segment_flops(trial, 1) / (TFLOPS * 1e12)
+    pace = Pace(Speed(tflops=TFLOPS, source="test"), {trial.run_id: 7.0})
+    expected = (segment_flops(trial, 1) + evaluation_flops(trial)) / (TFLOPS * 1e12) + 7
     if measured:
         pace.began(trial, 0, devices=2.0, now=100.0)
         pace.ended(trial.run_id, now=110.0)

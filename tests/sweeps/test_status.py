@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sweeps.board import Board, PlannedCell
+from sweeps.ledger import Ledger
 from sweeps.status import read_board
 from sweeps.summary import EXIT_DONE, EXIT_INTERRUPTED, EXIT_MISSING, last_lines
 from sweeps.view import duration
@@ -65,6 +66,7 @@ def test_status_is_read_from_storage(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text(json.dumps(sweep))
     assert "nothing has run yet" in read_board(str(tmp_path))[1]
     ledger = {
+        "open": True,
         "spent_device_seconds": 7200,
         "price_per_device_hour": 1.5,
         "running": ["d2-0.01"],
@@ -77,7 +79,28 @@ def test_status_is_read_from_storage(tmp_path: Path) -> None:
     (tmp_path / "ledger.json").write_text(json.dumps({**ledger, "written_at": time.time() - 3600}))
     found, line = read_board(str(tmp_path))
     assert found.running == set()
+    assert line.startswith("not running")
     assert "To go on: the command" in line
+
+
+def test_a_sweep_that_starts_is_told_from_one_that_ended(tmp_path: Path) -> None:
+    sweep = {"name": "s", "command": "the command", "cells": [asdict(c) for c in CELLS]}
+    (tmp_path / "sweep.json").write_text(json.dumps(sweep))
+    ledger = Ledger(str(tmp_path))
+    ledger.open({})
+    assert read_board(str(tmp_path))[1].startswith("starting")
+    ledger.tick({"d2-0.01": 1})
+    assert read_board(str(tmp_path))[1].startswith("running")
+    ledger.close()
+    assert read_board(str(tmp_path))[1].startswith("not running")
+
+
+def test_what_was_reached_and_is_not_on_storage_is_missing() -> None:
+    b = board()
+    b.compare([])
+    lines, code = last_lines("/r", b, "the command", interrupted=False)
+    assert code == EXIT_MISSING
+    assert "  failed: d2-0.01 at 100 tokens: it was reached, but its record is not on storage" in lines
 
 
 def test_duration() -> None:
