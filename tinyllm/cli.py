@@ -165,8 +165,7 @@ def train(args: Train) -> int:
         print("no budget was reached; the same command goes on from the last checkpoint")
         return 130
     show.print_tables([show.summary_table(rows)])
-    for reason in show.reasons(rows):
-        print(reason)
+    print("\n".join([show.LEGEND, *show.reasons(rows)]))
     print(f"report: {show.write_report(root, rows)}")
     return 0 if all(r.status == "done" for r in rows) else 1
 

@@ -116,16 +116,17 @@ def measured_flops_per_second(root: str, depth: int) -> float:
     )
 
 
+LEGEND = "val, train: loss, nats a token; bits a byte of text; CORE: mean centred accuracy"
+
+
 def summary_table(rows: Sequence[RunRecord]) -> Table:
-    """The end of a run: a line a budget, in the 80 columns of a plain terminal."""
-    table = Table(title="result", title_justify="left", box=None, pad_edge=False)
+    """The end of a run: a line a budget, in the 80 columns of a plain terminal. See `LEGEND`."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     columns = _columns(rows)
     for name in columns:
         table.add_column(name, justify="left" if name == "status" else "right", no_wrap=True)
     for cells in zip(*columns.values(), strict=True):
         table.add_row(*cells)
-    table.caption = "val, train: loss in nats a token; bits: a byte of text; CORE: mean centred accuracy"
-    table.caption_justify = "left"
     return table
 
 
@@ -154,12 +155,12 @@ def _columns(rows: Sequence[RunRecord]) -> dict[str, list[str]]:
         "tokens": [f"{r.planned_tokens:,}" for r in rows],
         "status": [r.status for r in rows],
         "val": figures((r.val_loss for r in rows), ".4f"),
-        "bits": figures((r.val_bpb for r in rows), ".4f"),
+        "bits": figures((r.val_bpb for r in rows), ".3f"),
         "train": figures((r.train_loss for r in rows), ".4f"),
         "CORE": figures((r.core for r in rows), ".4f"),
         "FLOPs": [f"{r.flops:.3g}" for r in rows],
-        "tok/s": figures((r.tokens_per_second for r in rows), ",.0f"),
-        "MFU": figures((r.mfu for r in rows), ".1%"),
+        "tok/s": ["-" if r.tokens_per_second is None else human(r.tokens_per_second) for r in rows],
+        "MFU": figures((r.mfu for r in rows), ".0%"),
         "time": ["-" if r.seconds is None else duration(r.seconds) for r in rows],
     }
     return {name: cells for name, cells in columns.items() if set(cells) != {"-"}}
@@ -181,7 +182,7 @@ def write_report(root: str, rows: Sequence[RunRecord]) -> str:
         "|" + " --- |" * len(columns),
         *("| " + " | ".join(cells) + " |" for cells in zip(*columns.values(), strict=True)),
         "",
-        "val, train: loss in nats a token; bits: a byte of text; CORE: mean centred accuracy on in-context tasks.",
+        f"{LEGEND}.",
         "",
         *(f"{reason}\n" for reason in reasons(rows)),
         f"Parameters: {first.n_params_total:,} in all, {first.n_params_with_head:,} with head, "

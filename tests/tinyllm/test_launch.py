@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from tests.tinyllm.core_model import DIRECTORY
+from tests.tinyllm.test_record import row
+from tinyllm import show
 from tinyllm.cli import main
+from tinyllm.core_eval import core
+from tinyllm.generate import load_model
 from tinyllm.record import read
 
 TINY = [
@@ -41,6 +48,36 @@ def test_train_continues_and_refuses_another_run(
     assert len(read(str(tmp_path / "train"))) == 2
 
 
+def test_a_rerun_of_what_is_done_says_so_and_shows_the_result(
+    zipf_path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["train", *TINY, "--data", zipf_path, "--out", str(tmp_path), "--steps", "10", "20"]
+    assert tinyllm(*command) == 0
+    assert "starting on cpu" in capsys.readouterr().out
+    assert tinyllm(*command) == 0
+    out = capsys.readouterr().out
+    assert "every budget is on record, nothing is left to train" in out
+    assert "starting" not in out and "10,240" in out
+
+
+def test_the_result_fits_a_terminal_of_80_columns_and_says_why_a_budget_was_missed() -> None:
+    done = row(
+        planned_tokens=12_345_678_901, val_loss=3.25, val_bpb=1.125, train_loss=3.5, core=0.0625, flops=1.25e21,
+        tokens_per_second=1_234_567.0, mfu=0.4321, seconds=36_000.0,
+    )  # fmt: skip
+    missed = row(status="diverged", val_loss=None, reason="the loss is nan at step 7; last good loss 3.5")
+    console = Console(file=io.StringIO(), width=80)
+    console.print(show.summary_table([done, missed]))
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    for cell in ("12,345,678,901", "diverged", "3.2500", "1.125", "0.0625", "1.25e+21", "1.23M", "43%", "10 h 0 min"):
+        assert cell in printed, cell
+    assert "…" not in printed and len(printed.splitlines()) == 3
+    assert len(show.LEGEND) <= 80
+    assert show.reasons([done, missed]) == ["1,000 tokens diverged: the loss is nan at step 7; last good loss 3.5"]
+    headers = [column.header for column in show.summary_table([row()]).columns]
+    assert headers == ["tokens", "status", "val", "FLOPs"]  # a column without any figure is left out
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
@@ -50,6 +87,10 @@ def test_train_continues_and_refuses_another_run(
         (["--steps", "10", "--device-batch-size", "3"], "take one of [1, 2, 4, 8, 16]"),
         (["--steps", "10", "--workers", "3"], "does not divide among 3 ranks: take one of [1, 2, 4, 8, 16] ranks"),
         (["--preset", "nothing"], "take one of smoke"),
+        (["--tokens", "0"], "--tokens '0' is not positive and finite: write e.g. 200k"),
+        (["--tokens", "-100k"], "--tokens '-100k' is not positive and finite: write e.g. 200k"),
+        (["--tokens-per-param", "many"], "--tokens-per-param 'many' is no quantity: write e.g. 200k"),
+        (["--tokens", "5"], "a horizon of 5 tokens is 0 steps of 512 tokens, at least 2 are needed"),
     ],
 )
 def test_mistakes_are_one_line_with_the_remedy(
@@ -83,6 +124,17 @@ def test_paths_that_fail_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixt
         assert tinyllm("prepare", "zipf", "--out", out) == 2
         error = capsys.readouterr().err
         assert error.startswith("error: ") and out in error and "Traceback" not in error
+
+
+@pytest.mark.parametrize("vocab_size", ["3", "256", "-1"])
+def test_an_impossible_vocabulary_is_refused_before_anything_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], vocab_size: str
+) -> None:
+    (tmp_path / "text.txt").write_text("some text")
+    out = tmp_path / "corpus"
+    assert tinyllm("prepare", str(tmp_path / "text.txt"), "--vocab-size", vocab_size, "--out", str(out)) == 2
+    assert f"--vocab-size {vocab_size} is below 257" in capsys.readouterr().err
+    assert not out.exists()
 
 
 def test_plan_names_the_precision_that_training_takes(zipf_path: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,6 +197,8 @@ def test_sampling_ids_that_are_no_text_and_a_directory_that_is_no_checkpoint_are
     capsys.readouterr()
     assert tinyllm("sample", str(weights), "--device", "cpu") == 2
     assert "no text" in capsys.readouterr().err
+    assert tinyllm("score", str(weights), "--core-data", DIRECTORY, "--device", "cpu") == 2
+    assert "the tasks are text" in capsys.readouterr().err
     assert tinyllm("sample", str(tmp_path), "--device", "cpu") == 2
     assert "is no checkpoint" in capsys.readouterr().err
 
@@ -170,6 +224,19 @@ def test_samples_best_weights_and_offline_tracking_survive_a_stop(
     assert tinyllm("sample", str(root), "--device", "cpu", "--tokens", "8", "--prompt", "spam", "eggs ham") == 0
     out = capsys.readouterr().out
     assert out.startswith("spam") and "eggs ham" in out
+    assert tinyllm("score", str(root), "--core-data", DIRECTORY, "--device", "cpu", "--max-examples", "5") == 0
+    out = capsys.readouterr().out
+    best_model, _, tokenizer = load_model(str(root), "cpu")
+    assert tokenizer is not None
+    want = core(best_model, tokenizer, DIRECTORY, device_rows=3, max_examples=5)
+    assert "metric version 1" in out and f"{want.mean:.4f}" in out
+    for task in want.tasks:
+        (line,) = (line for line in out.splitlines() if line.startswith(task.label))
+        assert line.split()[1:] == [
+            "5",
+            str(task.n_cut),
+            *(f"{x:.4f}" for x in (task.accuracy, task.baseline, task.centred)),
+        ]
     told = [entry for file in sorted(root.glob("wandb/offline-run-*/run-*.wandb")) for entry in history(file)]
     assert len(list(root.glob("wandb/offline-run-*"))) == 2
     assert len({file.name.split("-")[-1] for file in root.glob("wandb/offline-run-*/run-*.wandb")}) == 1  # one id
