@@ -42,6 +42,8 @@ class Told:
 
     events: int = 0
     best_val_loss: float | None = None
+    recent: list[tuple[float, int, dict[str, float]]] = field(default_factory=list)
+    """Unix time, step and values of what W&B may not have written down yet."""
 
 
 class TrainState:

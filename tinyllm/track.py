@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -12,12 +13,16 @@ from tinyllm.events import CoreScored, Diverged, Evaluated, Event, HorizonReache
 from tinyllm.options import RunOptions
 from tinyllm.state import TrainState
 
+# W&B writes what it was told to its file every 15 s, and sends it about as often.
+UNWRITTEN_S = 60.0
+
 
 class Tracker:
     """One W&B run for one run_id. `trunk/...` and `branch/<tokens>/...` are drawn over tokens.
 
     W&B's own step only ever rises, while a run goes back to its forks: it counts the events told. The count is part of
     every checkpoint, so that a resumed run tells again what it does again under the same steps, which W&B has already.
+    W&B keeps what it is told in memory for a while and loses it when it is killed: the checkpoint holds that as well.
     """
 
     def __init__(
@@ -52,6 +57,9 @@ class Tracker:
         self.run.define_metric("tokens")
         for prefix in ("trunk", *(f"branch/{b.tokens}" for b in self.plan.budgets), "val", "train", "core"):
             self.run.define_metric(f"{prefix}/*", step_metric="tokens")
+        recent, state.told.recent = state.told.recent, []
+        for _, step, values in recent:
+            self._log(values, step)
 
     def read(self, event: Event) -> None:
         values = self._values(event) if self.run is not None else {}
@@ -60,8 +68,15 @@ class Tracker:
         told = self.state.told
         # An answer belongs to the event it answers, which a checkpoint of that step counts already.
         step = max(0, told.events - 1) if isinstance(event, CoreScored | Sampled) else told.events
-        self.run.log({"tokens": event.tokens, **values}, step=step)
+        self._log({"tokens": event.tokens, **values}, step)
         told.events = step + 1
+
+    def _log(self, values: dict[str, Any], step: int) -> None:
+        self.run.log(values, step=step)
+        now, told = time.time(), self.state.told
+        told.recent = [entry for entry in told.recent if now - entry[0] < UNWRITTEN_S]
+        if "samples" not in values:  # a table, which a checkpoint does not hold
+            told.recent.append((now, step, values))
 
     def _values(self, event: Event) -> dict[str, Any]:
         prefix = "trunk" if event.branch is None else f"branch/{event.branch.tokens}"

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Literal
 
 import chaos_hook
+import psutil
 from ray.cluster_utils import Cluster
 
 from sweeps import cluster as sweep_cluster
-from sweeps.grid import Grid, expand
+from sweeps.grid import Grid, Trial, expand
 from tinyllm import record
 from tinyllm.config import DataConfig, ModelConfig, OptimConfig, TrainConfig
 from tinyllm.data import Corpus
@@ -25,7 +26,8 @@ from tinyllm.record import RunRecord
 from tinyllm.worker import Job, corpus_facts, run
 
 Moment = Literal["trunk", "branch", "checkpoint", "record"]
-Victim = Literal["worker", "driver", "raylet", "sweep"]
+# A worker or the driver of several, a trial that trains in its driver, a node, the sweep's own process.
+Victim = Literal["worker", "driver", "trial", "raylet", "sweep"]
 LRS, STEPS, BATCH = (0.01, 0.02), (30, 60), 128
 SETTINGS = {
     "model.aspect_ratio": 16,
@@ -73,7 +75,7 @@ class Chaos:
     def root(self) -> str:
         return str(self.directory / "s")
 
-    def start(self, *, workers: int = 1) -> subprocess.Popen[str]:
+    def start(self, *flags: str, workers: int = 1) -> subprocess.Popen[str]:
         """The sweep of this test, as a user would start it; the same each time."""
         settings = [f"{path}={value}" for path, value in SETTINGS.items()]
         command = [sys.executable, "-m", "sweeps.depth_grid", "--address", self.cluster.address, "--preset", "base"]
@@ -81,13 +83,17 @@ class Chaos:
         command += ["--no-early-stop", "--name", "s", "--storage", str(self.directory), "--data", self.corpus]
         command += ["--set", *settings]
         command += ["--workers", f"1={workers}"] if workers > 1 else []
+        command += flags
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.processes.append(process)
         return process
 
-    def ask_for(self, moment: Moment, *, node: str = "any") -> None:
-        """From now on the first trial that comes to that moment, on that node, halts there."""
-        request = json.dumps({"moment": moment, "node": node})
+    def ask_for(self, moment: Moment, *, node: str = "any", kill_always: str | None = None) -> None:
+        """From now on the first trial that comes to that moment, on that node, halts there.
+
+        `kill_always`: instead, this run's process kills itself whenever it comes to that moment.
+        """
+        request = json.dumps({"moment": moment, "node": node, "kill_always": kill_always})
         Path(self.cluster.directory, chaos_hook.REQUEST).write_text(request)
 
     def wait_for_moment(self) -> int:
@@ -97,25 +103,36 @@ class Chaos:
     def kill(self, victim: Victim, sweep: subprocess.Popen[str], pid: int) -> None:
         """SIGKILL. `pid`: who met the moment, one of a trial's workers, or the driver of a trial that has none."""
         match victim:
-            case "worker" | "driver":
+            case "worker" | "trial":
                 os.kill(pid, signal.SIGKILL)
+            case "driver":
+                for driver in self.drivers():
+                    driver.kill()
             case "raylet":
                 self.cluster.kill_second_node()
             case "sweep":
                 sweep.kill()
                 sweep.wait()
 
-    def finish(self, sweep: subprocess.Popen[str]) -> str:
-        """Wait for its end, which must be a good one; returns what it printed."""
+    def drivers(self) -> list[psutil.Process]:
+        """The trials' actors in this cluster: one that trains, others that wait for their turn."""
+        found = [p for p in psutil.process_iter() if p.name().startswith("ray::Family")]
+        drivers = [p for p in found if p.environ().get(chaos_hook.DIRECTORY) == self.cluster.directory]
+        assert drivers
+        return drivers
+
+    def finish(self, sweep: subprocess.Popen[str], *, code: int = 0) -> str:
+        """Wait for its end, which must come with that exit code; returns what it printed."""
         text, _ = sweep.communicate(timeout=240)
-        assert sweep.returncode == 0, text
+        assert sweep.returncode == code, text
         return text
 
     def records(self) -> dict[tuple[float, int], RunRecord]:
         return {(r.lr, r.steps): r for r in record.read(self.root)}
 
     @staticmethod
-    def train_alone(corpus: str, root: str) -> dict[tuple[float, int], RunRecord]:
+    def trials(corpus: str) -> tuple[Trial, ...]:
+        """What the sweep trains."""
         base = TrainConfig(
             model=ModelConfig(aspect_ratio=16, target_head_dim=8),
             optim=OptimConfig(total_batch_size=BATCH, warmup_tokens=4 * BATCH),
@@ -123,8 +140,11 @@ class Chaos:
         )
         budgets = tuple(Horizon(value=s, unit="steps") for s in STEPS)
         grid = Grid(base=base, depths=(1,), lrs=LRS, budgets=budgets)
-        cells = expand(grid, corpus_facts(Corpus.open(corpus)), sweep_cluster.this_machines_device("cpu"))
-        for trial in cells.trials:
+        return expand(grid, corpus_facts(Corpus.open(corpus)), sweep_cluster.this_machines_device("cpu")).trials
+
+    @staticmethod
+    def train_alone(corpus: str, root: str) -> dict[tuple[float, int], RunRecord]:
+        for trial in Chaos.trials(corpus):
             run(Job(config=trial.config, options=RunOptions(), root=root))
         return {(r.lr, r.steps): r for r in record.read(root)}
 

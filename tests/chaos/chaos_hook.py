@@ -1,13 +1,16 @@
-"""Runs in every Ray worker of the chaos cluster: freezes a trial at a chosen moment and tells the test.
+"""Runs in every worker process of the chaos cluster: halts a trial at a moment that a test asked for.
 
-It stands between the program and the file system, and knows nothing of the program but the names of its files. The
-moment comes once for each request; the process that meets it writes its pid into a FIFO and stays there until it dies.
+It watches the files that a run writes and needs nothing of the program but the names of its files. Who meets the moment
+writes its pid into a FIFO and stays there until it dies; a request is met once. A trial that is to be killed every time
+it starts kills itself at the moment: SIGKILL, as the kernel does where memory runs out.
 """
 
 import builtins
 import json
 import os
+import signal
 import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -28,17 +31,20 @@ class _Moments:
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self.opened = open
-        self.lines = 0  # appended to the run's log since the start, or since the last fork
-        self.forked = False
+        self.lines: Counter[str] = Counter()  # appended to a run's log by this process since the start or the last fork
+        self.forked: set[str] = set()
 
     def around(self, call: Callable[..., None], moment: str, part: str) -> Callable[..., None]:
         """The call, with `moment` just before it where it makes such a file appear."""
 
         def called(source: Any, target: Any, **given: Any) -> None:
-            if part in str(target):
-                self.meet(moment)
+            run, found, _ = str(target).partition(part)
+            if found:
+                self.meet(moment, str(target))
                 if moment == "checkpoint":
-                    self.forked, self.lines = True, 0
+                    log = f"{run}/log.txt"
+                    self.forked.add(log)
+                    del self.lines[log]
             call(source, target, **given)
 
         return called
@@ -46,21 +52,26 @@ class _Moments:
     def around_open(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def called(file: Any, mode: str = "r", *args: Any, **given: Any) -> Any:
             if mode == "ab" and str(file).endswith("/log.txt"):
-                self.lines += 1
+                log = str(file)
+                self.lines[log] += 1
                 # Trunk: "starting", then a logged step. Branch: "leaving the trunk", then a logged step.
-                if self.lines == 2:
-                    self.meet("branch" if self.forked else "trunk")
+                if self.lines[log] == 2:
+                    self.meet("branch" if log in self.forked else "trunk", log)
             return call(file, mode, *args, **given)
 
         return called
 
-    def meet(self, moment: str) -> None:
-        path = os.path.join(self.directory, REQUEST)
-        if not os.path.exists(path):
+    def meet(self, moment: str, path: str) -> None:
+        request_path = os.path.join(self.directory, REQUEST)
+        if not os.path.exists(request_path):
             return
-        with self.opened(path) as file:
+        with self.opened(request_path) as file:
             request = json.load(file)
         if request["moment"] != moment or request["node"] not in ("any", os.environ.get(NODE)):
+            return
+        if request["kill_always"] is not None:
+            if request["kill_always"] in path:
+                os.kill(os.getpid(), signal.SIGKILL)
             return
         try:
             os.close(os.open(os.path.join(self.directory, CLAIM), os.O_CREAT | os.O_EXCL))

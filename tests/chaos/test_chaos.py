@@ -1,6 +1,6 @@
 """Crash and continue: SIGKILL of a worker, a trial's driver, a node and the sweep itself, at every moment of a trial.
 
-The Latin square runs with every test: each kill once, each moment once. `make soak` runs the rest of the matrix.
+Each kill once and each moment at least once run with every test; `make soak` runs the rest of the matrix.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from chaos import Chaos, Moment, Victim, assert_same
 from tinyllm.record import RunRecord
 
 MOMENTS: tuple[Moment, ...] = ("trunk", "branch", "checkpoint", "record")
-VICTIMS: tuple[Victim, ...] = ("worker", "driver", "raylet", "sweep")
-SQUARE = set(zip(VICTIMS, MOMENTS, strict=True))
+VICTIMS: tuple[Victim, ...] = ("worker", "trial", "raylet", "sweep", "driver")
+SQUARE = set(zip(VICTIMS, (*MOMENTS, "branch"), strict=True))
 MATRIX = [
     pytest.param(victim, moment, marks=() if (victim, moment) in SQUARE else pytest.mark.soak)
     for victim, moment in itertools.product(VICTIMS, MOMENTS)
@@ -26,8 +26,7 @@ MATRIX = [
 def test_a_killed_sweep_ends_as_if_nothing_had_happened(
     victim: Victim, moment: Moment, chaos: Chaos, undisturbed: dict[tuple[float, int], RunRecord]
 ) -> None:
-    # A one-worker trial is trained by its driver; a worker that is not its trial's driver is one of several.
-    workers = 2 if victim == "worker" else 1
+    workers = 2 if victim in ("worker", "driver") else 1
     chaos.ask_for(moment, node="second" if victim == "raylet" else "any")
     sweep = chaos.start(workers=workers)
     pid = chaos.wait_for_moment()
