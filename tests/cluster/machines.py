@@ -66,22 +66,15 @@ class Machine:
     init: int
     """Its process 1, by the host's number."""
 
-    def popen(self, command: str) -> Popen[str]:
-        """Start a command of bash on it, in the project's directory; output and errors come together in `stdout`."""
+    def run(self, command: str, *, timeout: float) -> CompletedProcess[str]:
+        """Do a command of bash on it, in the project's directory; output and errors come together in `stdout`.
+
+        After `timeout` seconds it is ended, with return code 124.
+        """
         environment = {"HOME": HOME, "USER": USER, "PATH": f"{VENV}/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
         inside = ["nsenter", f"--target={self.init}", "--mount", "--net", "--pid", "--uts", "--ipc"]
-        whole = [*inside, "bash", "-c", f"cd {PROJECT} && {command}"]
-        return Popen(whole, env=environment, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True)
-
-    def run(self, command: str, *, timeout: float) -> CompletedProcess[str]:
-        """Do it. Raises TimeoutExpired after `timeout` seconds; what it started then ends with the machine."""
-        with self.popen(command) as process:
-            try:
-                out, _ = process.communicate(timeout=timeout)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                raise
-        return CompletedProcess(command, process.returncode, out)
+        limited = [*inside, "timeout", "--kill-after=10", str(timeout), "bash", "-c", f"cd {PROJECT} && {command}"]
+        return subprocess.run(limited, env=environment, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True)
 
     def raylets(self) -> list[int]:
         """Those that run on it, by the host's numbers."""
@@ -117,6 +110,11 @@ class Network:
             assert machine.process.stdin is not None
             machine.process.stdin.write("\n")
             machine.process.stdin.flush()
+
+    @property
+    def machines(self) -> list[Machine]:
+        """All but the laptop."""
+        return [machine for machine in self.started if machine is not self.laptop]
 
     def __enter__(self) -> Network:
         return self

@@ -54,13 +54,19 @@ def laptop(network: Network) -> Callable[..., str]:
 
 @pytest.fixture(scope="module")
 def cluster(network: Network, laptop: Callable[..., str]) -> Network:
-    """All of its machines have joined."""
-    laptop(f"ray get-auth-token --generate > /dev/null && ray up --yes {FILE}", timeout=600)
+    laptop("ray get-auth-token --generate > /dev/null")
+    bring_up(network, laptop)
+    return network
+
+
+def bring_up(network: Network, laptop: Callable[..., str]) -> None:
+    """Returns when all machines have joined."""
+    laptop(f"ray up --yes {FILE}", timeout=600)
     until = time.monotonic() + 600
     while True:
         status = network.laptop.run(f"ray exec {FILE} 'ray status'", timeout=120).stdout
         if re.search(rf"Active:\s+{len(NAMES)} local.cluster.node\s+Pending:\s+\(no pending nodes\)", status):
-            return network
+            return
         assert time.monotonic() < until, status
 
 
@@ -85,16 +91,25 @@ def test_a_sweep_by_ray_exec_trains_on_every_machine_with_all_its_cores(
 
 
 def test_a_submitted_job_trains_one_trial_across_two_machines(cluster: Network, laptop: Callable[..., str]) -> None:
-    forwarding = cluster.laptop.popen(f"{ENVIRONMENT}; ray dashboard {FILE}")
-    laptop("until (exec 3<>/dev/tcp/localhost/8265) 2>/dev/null; do sleep 0.2; done", 120)
+    forwarded = (
+        f"ray dashboard {FILE} > /dev/null 2>&1 & trap 'kill %1' EXIT; "
+        "until (exec 3<>/dev/tcp/localhost/8265) 2>/dev/null; do sleep 0.2; done"
+    )
     sweep = f"{SWEEP} --name job --lrs 0.02 --budgets 20k --workers 1=2"
-    text = laptop(f"ray job submit --address http://localhost:8265 --working-dir . -- {sweep}", 600)
-    forwarding.kill()
-    forwarding.communicate()
+    submit = f"ray job submit --address http://localhost:8265 --working-dir . -- {sweep}"
+    text = laptop(f"{forwarded}; {submit}", 600)
     assert "succeeded" in text
     (row,) = record.read(str(cluster.shared / "job"))
     assert row.status == "done"
     assert row.world_size == 2
+
+
+def test_ray_up_again_carries_changed_code_to_every_machine(cluster: Network, laptop: Callable[..., str]) -> None:
+    laptop("echo 'CHANGED = True' >> tinyllm/config.py")
+    bring_up(cluster, laptop)
+    for machine in cluster.machines:
+        shown = machine.run("cd / && ~/tinyllm-venv/bin/python -c 'from tinyllm.config import CHANGED'", timeout=120)
+        assert shown.returncode == 0, (machine.name, shown.stdout)
 
 
 def test_ray_down_ends_ray_on_every_machine(cluster: Network, laptop: Callable[..., str]) -> None:
