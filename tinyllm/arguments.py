@@ -22,7 +22,7 @@ class ConfigArguments:
     """What is trained and for how long, as flags."""
 
     preset: str | None = None
-    """Start from a named preset (tinyllm/presets.py); flags override it."""
+    """Start from a named preset: smoke, base or adamw (tinyllm/presets.py); flags override it."""
     model: Annotated[ModelConfig, tyro.conf.arg(name="")] = field(default_factory=ModelConfig)
     optim: Annotated[OptimConfig, tyro.conf.arg(name="")] = field(default_factory=OptimConfig)
     data: Annotated[DataConfig, tyro.conf.arg(name="")] = field(default_factory=DataConfig)

@@ -20,4 +20,9 @@ def base() -> TrainConfig:
     return TrainConfig()
 
 
-PRESETS: dict[str, Callable[[], TrainConfig]] = {"smoke": smoke, "base": base}
+def adamw() -> TrainConfig:
+    """`base` with AdamW alone, to compare Muon with: decays the 2-D weights; beta1 as GPT-3's (Brown et al. 2020)."""
+    return TrainConfig(optim=OptimConfig(optimizer="adamw", beta1=0.9, eps=1e-8, cautious=False))
+
+
+PRESETS: dict[str, Callable[[], TrainConfig]] = {"smoke": smoke, "base": base, "adamw": adamw}

@@ -17,6 +17,7 @@ from tinyllm import show
 from tinyllm.cli import main
 from tinyllm.core_eval import core
 from tinyllm.generate import load_model
+from tinyllm.presets import PRESETS
 from tinyllm.record import read
 
 TINY = [
@@ -145,6 +146,17 @@ def test_plan_names_the_precision_that_training_takes(zipf_path: str, capsys: py
     assert tinyllm("plan", *TINY, "--data", zipf_path, "--steps", "20") == 0
     expected = computed_precision(pick_device("auto")) if not torch.cuda.is_available() else "bf16"
     assert expected in capsys.readouterr().out
+
+
+def test_every_preset_is_in_the_help_and_plans(zipf_path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tinyllm("plan", "--help") == 0
+    help_text = capsys.readouterr().out
+    for name, optimizer in {"smoke": "muon", "base": "muon", "adamw": "adamw"}.items():
+        assert name in help_text
+        sizes = ["--vocab-size", "64", "--seq-len", "32", "--depth", "2"]
+        assert tinyllm("plan", "--preset", name, *sizes, "--data", zipf_path, "--tokens", "10M") == 0
+        assert f"{optimizer}, wsd" in capsys.readouterr().out
+    assert set(PRESETS) == {"smoke", "base", "adamw"}
 
 
 def test_unknown_commands_and_help() -> None:
