@@ -15,9 +15,11 @@ from typing import Any
 import ray
 from ray.train import UserCallback, WorkerGroupError
 from ray.train.v2._internal.execution.callback import ControllerCallback  # private: the way to the controller's handle
+from ray.train.v2._internal.execution.worker_group import worker_group  # private: makes the workers' placement group
+from ray.util.placement_group import placement_group
 from ray.util.queue import Empty, Queue
 
-from sweeps import bell
+from sweeps import bell, groups
 from sweeps.loop import Ended, Report
 from sweeps.resources import Resources
 from tinyllm.trainers import group_trainer
@@ -37,18 +39,23 @@ class _Reports(UserCallback):
 
 
 class _Introduction(ControllerCallback):
-    """In the controller: sends its own handle."""
+    """In the controller: sends its own handle, and gives the placement groups it makes names to be found by."""
 
-    def __init__(self, messages: Queue) -> None:
-        self._messages = messages
+    def __init__(self, messages: Queue, run_id: str) -> None:
+        self._messages, self._run_id = messages, run_id
 
     def after_controller_start(self, train_run_context: Any) -> None:
+        worker_group.placement_group = lambda *given, **named: placement_group(
+            *given, **named, name=groups.new_name(self._run_id)
+        )
         self._messages.put(ray.get_runtime_context().current_actor)
 
 
 class GroupLoop:
     def __init__(self, job: Job, resources: Resources, sweep_bell: Any) -> None:
         """`sweep_bell`: heard by the workers, who then save and end (`sweeps.bell`)."""
+        # Of a driver that was killed.
+        groups.remove_left(job.config.run_id)
         self._messages = Queue(actor_options={"num_cpus": 0})
         self._permits = Queue(actor_options={"num_cpus": 0})
         self._reached = 0
@@ -59,7 +66,7 @@ class GroupLoop:
             n_workers=resources.workers,
             use_gpu=resources.gpus > 0,
             cpus_per_worker=resources.cpus,
-            callbacks=[_Reports(self._messages), _Introduction(self._messages)],
+            callbacks=[_Reports(self._messages), _Introduction(self._messages, job.config.run_id)],
             listen=_listener(sweep_bell),
             halt=_halt(self._permits),
         )

@@ -10,6 +10,7 @@ from ray.tune.progress_reporter import TrialProgressCallback
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import BasicVariantGenerator
 
+from sweeps import groups
 from sweeps.reasons import reason_of
 from sweeps.session import Session
 
@@ -115,9 +116,11 @@ class Reporter(TrialProgressCallback):
         """The scheduler has told the session."""
 
     def on_trial_recover(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        groups.remove_left(run_id_of(trial))
         self._session.say(f"{run_id_of(trial)}: {_reason(trial)}; it is tried again from its last checkpoint")
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        groups.remove_left(run_id_of(trial))
         # Tune gives no second try to a trial whose actor dies while it is handed over by the trial before.
         self._session.failed(run_id_of(trial), _reason(trial), innocent=trial.num_failures <= trial.max_failures)
 

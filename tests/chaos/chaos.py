@@ -106,20 +106,18 @@ class Chaos:
             case "worker" | "trial":
                 os.kill(pid, signal.SIGKILL)
             case "driver":
-                for driver in self.drivers():
-                    driver.kill()
+                self.driver().kill()
             case "raylet":
                 self.cluster.kill_second_node()
             case "sweep":
                 sweep.kill()
                 sweep.wait()
 
-    def drivers(self) -> list[psutil.Process]:
-        """The trials' actors in this cluster: one that trains, others that wait for their turn."""
-        found = [p for p in psutil.process_iter() if p.name().startswith("ray::Family")]
-        drivers = [p for p in found if p.environ().get(chaos_hook.DIRECTORY) == self.cluster.directory]
-        assert drivers
-        return drivers
+    def driver(self) -> psutil.Process:
+        """The trial's actor that waits for its workers. (Ray calls a process by what it executes.)"""
+        found = [p for p in psutil.process_iter() if p.name().startswith("ray::ResourceTrainable.train")]
+        (driver,) = [p for p in found if p.environ().get(chaos_hook.DIRECTORY) == self.cluster.directory]
+        return driver
 
     def finish(self, sweep: subprocess.Popen[str], *, code: int = 0) -> str:
         """Wait for its end, which must come with that exit code; returns what it printed."""
