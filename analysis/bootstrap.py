@@ -74,11 +74,12 @@ def correlated_noise(
     return sd * (np.sqrt(trunk_share) * common + np.sqrt(1 - trunk_share) * own)
 
 
-def lowest_of(values: FloatArray, cell: np.ndarray, n_cells: int) -> FloatArray:
-    """Per row of `values` (draws, candidates) the lowest of each cell's candidates: (draws, n_cells)."""
-    out = np.full((len(values), n_cells), np.inf)
+def choose(values: FloatArray, cell: np.ndarray, n_cells: int) -> np.ndarray:
+    """Per row of `values` (draws, candidates) the index of the lowest of each cell's candidates: (draws, n_cells)."""
+    out = np.empty((len(values), n_cells), int)
     for k in range(n_cells):
-        out[:, k] = values[:, cell == k].min(1)
+        members = np.flatnonzero(cell == k)
+        out[:, k] = members[values[:, members].argmin(1)]
     return out
 
 

@@ -116,9 +116,10 @@ def fit_label(fit: Fit[Any]) -> str:
 
 
 def _few_ticks(axis: Axis) -> None:
-    """Plain numbers on a log axis that spans little more than a decade, where powers of ten alone would be too few."""
+    """Plain numbers on a log axis that spans two decades at most, where powers of ten alone would be too few."""
     low, high = axis.get_view_interval()
-    if high / low > 30:
+    if high / low > 100:
+        axis.set_minor_formatter(NullFormatter())
         return
     axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]) if high / low < 4 else LogLocator(subs=(1, 2, 5)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
@@ -250,6 +251,7 @@ def curves(ax: Axes, runs: Runs, ids: Sequence[str]) -> Axes:
                 label=runs.table["id"][i] if trunk else None,
             )  # fmt: skip
     ax.set(xscale="log", xlabel="training tokens", ylabel="training loss (nats per token)")
+    _few_ticks(ax.xaxis)
     ax.legend(fontsize=7, frameon=False)
     return ax
 

@@ -121,8 +121,11 @@ class SurfaceProblem:
             rivals = Rivals(cell=np.arange(len(self.x)), gap=np.zeros(len(self.x)), cluster=np.asarray(clusters))
         own, cluster = boot.cluster_index(clusters), boot.cluster_index(rivals.cluster)
         errors, assumed = self._errors(theta, own, cluster, rivals.cell, draws, noise, trunk_share, rng)
-        fitted = self.form.value(theta[None], self.x, self.y)[0]
-        target = fitted + boot.lowest_of(rivals.gap + errors, rivals.cell, len(self.x))
+        chosen = boot.choose(rivals.gap + errors, rivals.cell, len(self.x))
+        # Residuals are of losses that were chosen as the lowest: small, and zero on average. Taking the lowest errors
+        # again would make them smaller still and negative, so what was chosen errs anew.
+        errors, _ = self._errors(theta, own, cluster, rivals.cell, draws, noise, trunk_share, rng)
+        target = self.form.value(theta[None], self.x, self.y) + np.take_along_axis(errors, chosen, 1)
         return self._run(start, target, self.weights, objective, delta).theta, assumed
 
     def _errors(

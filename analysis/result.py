@@ -101,8 +101,12 @@ class Interval:
         """Percentile interval of bootstrap draws, shape (draws,). The SE is their standard deviation."""
         if not 0 < level < 1:
             raise ValueError(f"level={level} is not between 0 and 1: pass e.g. .9 for a 90 % interval")
-        low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
-        se = float(np.std(draws, ddof=1)) if np.isfinite(draws).all() else np.inf
+        finite = bool(np.isfinite(draws).all())
+        # Between two infinite draws there is no interpolating.
+        low, high = np.quantile(
+            draws, [(1 - level) / 2, (1 + level) / 2], method="linear" if finite else "inverted_cdf"
+        )
+        se = float(np.std(draws, ddof=1)) if finite else np.inf
         return cls(low=float(low), high=float(high), level=level, se=se)
 
     @classmethod

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from analysis.forms import EXPONENT_MAX
 from analysis.laws import FloatArray, LossSurface
 from analysis.result import Caveat, Fit, Interval, Status, Warn
 from analysis.solver import Solution
@@ -72,6 +73,10 @@ def _intervals(fit: Fit[Any], level: float) -> dict[str, Interval]:
     drawn = fit.law_draws
     assert drawn is not None
     named = {**fit.draws, "a": drawn.a, "b": drawn.b}  # type: ignore[union-attr]
+    # An exponent at the solver's bound is not known to be that: it is not bounded above.
+    for name in ("alpha", "beta"):
+        if name in named:
+            named[name] = np.where(named[name] >= EXPONENT_MAX, np.inf, named[name])
     return {name: Interval.of(np.asarray(values), level) for name, values in named.items()}
 
 

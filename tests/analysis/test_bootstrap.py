@@ -1,9 +1,15 @@
 """Resampling against the moments it must have."""
 
+import dataclasses
+
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis import bootstrap as boot
+from analysis.fit import fit_points
+from analysis.laws import LossSurface
+from analysis.runs import load
 
 
 def test_row_weights_count_n_draws_of_n_rows():
@@ -61,9 +67,9 @@ def test_correlated_noise_has_the_stated_correlation():
         boot.correlated_noise(np.array([0]), np.ones(1), 1.5, 1, np.random.default_rng(0))
 
 
-def test_lowest_of_each_cell():
-    values = np.array([[3.0, 1.0, 2.0, 5.0]])
-    np.testing.assert_array_equal(boot.lowest_of(values, np.array([0, 0, 1, 1]), 2), [[1.0, 2.0]])
+def test_the_lowest_of_each_cell_is_chosen():
+    values = np.array([[3.0, 1.0, 2.0, 5.0], [1.0, 3.0, 5.0, 2.0]])
+    np.testing.assert_array_equal(boot.choose(values, np.array([0, 0, 1, 1]), 2), [[1, 2], [0, 3]])
 
 
 def test_student_scale_gives_students_t():
@@ -71,3 +77,21 @@ def test_student_scale_gives_students_t():
     t = boot.student_scale(5, 200_000, rng)[:, 0] * rng.standard_normal(200_000)
     # Student's t with 5 degrees of freedom: 95th percentile 2.015.
     assert np.quantile(t, 0.95) == pytest.approx(2.015, abs=0.03)
+
+
+def test_a_repeated_choice_neither_moves_nor_shrinks_what_was_chosen():
+    """Of five LRs that hardly differ the lowest is picked; resamples pick again, around the estimate and as wide."""
+    law = LossSurface(A=28.0, B=120.0, E=1.8, alpha=0.34, beta=0.37)
+    grids = np.meshgrid(np.geomspace(5e4, 2e6, 8), np.geomspace(1e6, 2e7, 5), np.arange(-2, 3), indexing="ij")
+    n, d, k = (g.ravel() for g in grids)
+    errors = 0.003 * np.random.default_rng(0).standard_normal(len(n))
+    loss = law.loss(n, d) * np.exp(0.0006 * k**2 + errors)
+    points = load(pd.DataFrame({"n_params": n, "tokens": d, "loss": loss, "lr": 0.02 * 1.4**k})).best()
+    alone = dataclasses.replace(points.rivals, cell=np.arange(40), gap=np.zeros(40), cluster=points.clusters)
+    chosen = fit_points(points, bootstrap=400)
+    fixed = fit_points(dataclasses.replace(points, rivals=alone), bootstrap=400)
+    for quantity in (lambda law: np.log(law.loss(1e6, 1e7)), lambda law: law.alpha):
+        draws, still = quantity(chosen.law_draws), quantity(fixed.law_draws)
+        assert not np.array_equal(draws, still)
+        assert abs(draws.mean() - quantity(chosen.law)) < 0.5 * draws.std()
+        assert 0.6 < draws.std() / still.std() < 1.6

@@ -80,3 +80,10 @@ def test_interval_of_any_quantity_comes_from_the_draws():
     expected = [LossSurface(**dict(zip(parameters(LAW), row, strict=True))).n_opt(1e20)
                 for row in np.column_stack([fit.draws[name] for name in parameters(LAW)])]  # fmt: skip
     assert fit.interval(lambda law: law.n_opt(1e20)).low == pytest.approx(np.quantile(expected, 0.05), rel=1e-12)
+
+
+def test_an_interval_of_draws_that_overflow_has_an_infinite_end():
+    draws = np.array([1.0, 2.0, 3.0, 4.0, np.inf, np.inf, np.inf, np.inf])
+    interval = Interval.of(draws, 0.9)
+    assert (interval.low, interval.high, interval.se) == (1.0, np.inf, np.inf)
+    assert np.isfinite([Interval.of(draws[:4], 0.9).high, Interval.of(draws[:4], 0.9).se]).all()

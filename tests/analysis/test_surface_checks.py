@@ -109,3 +109,13 @@ def test_more_noise_gives_wider_intervals_and_seeds_change_little():
 
     assert width(0.004, 0) > 1.6 * width(0.002, 0)
     assert width(0.002, 1) == pytest.approx(width(0.002, 0), rel=0.2)
+
+
+def test_an_exponent_that_reaches_the_bound_is_not_bounded_above():
+    """Two of three sizes lie beyond what N does to the loss: any steep alpha fits them."""
+    n, d = (g.ravel() for g in np.meshgrid([1e6, 3e6, 9e6], np.geomspace(1e8, 1e11, 4)))
+    steep = LossSurface(A=0.3 * 1e6**5, B=410.7, E=1.69, alpha=5.0, beta=0.28)
+    loss = steep.loss(n, d) * np.exp(0.01 * np.random.default_rng(0).standard_normal(12))
+    alpha = fit_surface(n, d, loss, bootstrap=200, clusters=np.unique(n, return_inverse=True)[1]).intervals["alpha"]
+    assert alpha.high == alpha.se == np.inf and 0 < alpha.low < 5
+    assert fit_surface(*grid(noise=0.001), bootstrap=100).intervals["alpha"].high < 1
