@@ -116,6 +116,9 @@ def fill(
     """The preset's grid with what was given instead of its own. Raises ValueError on a setting that is not one."""
     grid = grids.named(options.preset)
     base = replace(grid.base, data=replace(grid.base.data, data=options.data or grid.base.data.data))
+    if options.data not in (None, "sotu"):
+        # The preset's vocabulary and context are those of the built-in text; another corpus brings its own.
+        base = replace(base, model=replace(base.model, vocab_size=None, seq_len=None))
     for text in options.set:
         base = changed(base, *parse_setting(text))
     return replace(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +17,6 @@ from sweeps.grid import Grid
 from sweeps.options import SweepOptions
 from sweeps.settings import Axis
 from tinyllm import record
-from tinyllm.corpus import prepare
 from tinyllm.data import Corpus
 from tinyllm.order import RowOrder
 
@@ -29,7 +30,10 @@ def text_corpus(tmp_path: Path) -> str:
     lines = [json.dumps({"text": " ".join(row)}) for row in words.tolist()]
     (tmp_path / "text.jsonl").write_text("\n".join(lines))
     path = str(tmp_path / "corpus")
-    prepare(str(tmp_path / "text.jsonl"), path, vocab_size=260, seq_len=32, val_fraction=0.1, shards=2)
+    sizes = {"vocab_size": 260, "seq_len": 32, "val_fraction": 0.1, "shards": 2}
+    # In a process of its own: the Ray that is started for it makes its process send a token to any other, too.
+    code = f"from tinyllm.corpus import prepare; prepare({str(tmp_path / 'text.jsonl')!r}, {path!r}, **{sizes})"
+    subprocess.run([sys.executable, "-c", code], check=True)
     return path
 
 
