@@ -16,6 +16,7 @@ from analysis import plots, svg
 from analysis.advise import lowest_loss
 from analysis.result import Fit
 from analysis.runs import Points
+from analysis.spending import spending
 from analysis.study import Study, left_out_counts
 from analysis.wording import compute, formula, number, sentence, span, verdict
 from tinyllm import storage
@@ -114,6 +115,7 @@ def context(study: Study) -> dict[str, Any]:
         "left_out": left_out_counts(study.fits["surface"]),
         "law_rows": law_rows(study),
         "cost": cost(study.runs.records),
+        "spending": spending(study.runs.source, study.runs.records),
         "rows": run_rows(study),
         "residual_sd": study.fits["surface"].noise,
     }
