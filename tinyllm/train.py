@@ -73,7 +73,7 @@ def train(
         try:
             yield from loop.run(done)
         except StopRequestedError:
-            yield Stopped(**state.position)
+            yield loop.stopped()
 
 
 class _Loop:
@@ -161,8 +161,7 @@ class _Loop:
         self._restart_clock()
         while state.step < until:
             if options.stop_after is not None and state.budget is None and state.step >= options.stop_after:
-                yield Stopped(**state.position)
-                return True
+                raise StopRequestedError
             lr = set_schedule(state.optimizers, self.config, self.plan, state.budget, state.step)
             measured = self._step()
             state.step += 1
@@ -294,12 +293,21 @@ class _Loop:
         empty: dict[str, float | None] = dict.fromkeys(("train_loss", "val_loss", "lr", "grad_norm"))
         curve.append(CurvePoint(segment=state.segment, step=state.step, tokens=state.tokens, **{**empty, **values}))
 
+    def stopped(self) -> Stopped | Diverged:
+        """How a run ends that was asked to; not in a state to be saved where a step since the last look was bad."""
+        if (reason := self._not_finite()) is not None:
+            return Diverged(**self.state.position, reason=reason, last_good_loss=self.last_good_loss)
+        return Stopped(**self.state.position)
+
+    def _not_finite(self) -> str | None:
+        bad_step = int(self.bad_step.item())
+        return f"the gradient was not finite at step {bad_step + 1}" if bad_step >= 0 else None
+
     def _diverged(self, event: StepDone, *, log: bool) -> str | None:
         """Why the run is over, or None."""
         totals, step = self.state.totals, event.step
-        bad_step = int(self.bad_step.item())
-        if bad_step >= 0:
-            return f"the gradient was not finite at step {bad_step + 1}"
+        if (reason := self._not_finite()) is not None:
+            return reason
         ema = event.train_loss_ema
         assert ema is not None
         if not math.isfinite(ema):

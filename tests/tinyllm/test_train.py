@@ -230,6 +230,30 @@ def test_a_gradient_that_is_not_finite_touches_no_weight_and_ends_the_run(
     assert found[-1].last_good_loss is not None
 
 
+@pytest.mark.parametrize("how", ["stop_after", "should_stop"])
+def test_a_stop_after_a_gradient_that_was_not_finite_is_no_state_to_save(tiny_config: ConfigMaker, how: str) -> None:
+    config = tiny_config(20)
+    state = fresh(config)
+    asked: list[bool] = []
+    options = RunOptions(log_every=100, stop_after=8 if how == "stop_after" else None)
+    events = train(
+        state,
+        Corpus.open(config.data.data),
+        options,
+        device_rows=16,
+        should_stop=lambda: bool(asked),  # type: ignore[arg-type]
+    )
+    for _ in range(5):
+        next(events)
+    state.model.head.weight.register_hook(lambda g: g * torch.nan)
+    next(events)
+    if how == "should_stop":
+        asked.append(True)
+    *_, last = events
+    assert isinstance(last, Diverged)  # before the next log step: nobody had looked yet
+    assert "step 6" in last.reason
+
+
 def test_a_shard_that_fails_on_the_way_is_recorded_and_raised(tiny_config: ConfigMaker, tmp_path: Path) -> None:
     config = tiny_config(10, 20)
 
