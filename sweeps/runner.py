@@ -22,7 +22,7 @@ from sweeps.pace import Pace
 from sweeps.planned import Planned, plan_sweep
 from sweeps.probe import measure_tflops
 from sweeps.session import Session
-from sweeps.summary import EXIT_DONE, last_lines
+from sweeps.summary import EXIT_DONE, EXIT_MISSING, last_lines
 from sweeps.tuning import INTERRUPTED, train_trials
 from sweeps.view import View
 from sweeps.watch import ray_watched
@@ -128,7 +128,7 @@ def _conclude(planned: Planned, session: Session, console: Console) -> int:
     try:
         session.ledger.close()
         board.compare(record.read(planned.root))
-    except OSError as error:
+    except (OSError, ValueError) as error:
         console.print(f"{planned.root} can't be written or read any more: {error}", highlight=False)
     lines, code = last_lines(planned.root, board, planned.command, interrupted=session.closing == INTERRUPTED)
     lines.insert(1, session.ledger.account([key for key, status in board.status.items() if status in REACHED]))
@@ -138,11 +138,16 @@ def _conclude(planned: Planned, session: Session, console: Console) -> int:
 
 def _break_off(name: str, planned: Planned, session: Session, view: View, console: Console) -> None:
     """Ray is gone, and every call to it may hang: the last lines, and the end of this process."""
-    view.say(f"the sweep broke off: Ray's {name} on this machine has died")
-    view.stop()
-    code = _conclude(planned, session, console)
-    console.file.flush()
-    os._exit(code)
+    code = EXIT_MISSING
+    try:
+        view.say(f"the sweep broke off: Ray's {name} on this machine has died")
+        view.stop()
+        code = _conclude(planned, session, console)
+    except Exception:
+        console.print_exception()
+    finally:
+        console.file.flush()
+        os._exit(code)
 
 
 def open_session(
