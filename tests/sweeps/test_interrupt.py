@@ -1,4 +1,4 @@
-"""Ctrl-C, a second process, and storage that is full: what a person sees, and that nothing is lost."""
+"""Ctrl-C, the death of Ray, a second process, storage that is full: what a person sees, and that nothing is lost."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from sweeps import runner
@@ -27,7 +28,8 @@ def start(address: str, corpus: str, storage: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "sweeps.depth_grid", "--address", address, "--preset", "base", "--depths", "1"]
     command += ["--lrs", "0.01", "0.02", "--budgets", "30", "4000", "--unit", "steps", "--no-early-stop"]
     command += ["--data", corpus, "--name", "s", "--storage", str(storage), "--set", *settings]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(command, **streams, start_new_session=True)
 
 
 def test_ctrl_c_keeps_everything_and_the_same_command_goes_on(
@@ -53,6 +55,25 @@ def test_ctrl_c_keeps_everything_and_the_same_command_goes_on(
     assert len(rows) == 4
     assert {r.status for r in rows.values()} == {"done"}
     assert all(rows[key].attempt == row.attempt for key, row in done.items())
+
+
+@pytest.mark.parametrize(("killed", "code"), [("raylet", 1), ("gcs_server", 1), ("everything", 130)])
+def test_when_ray_dies_the_sweep_ends_with_its_last_lines(killed: str, code: int, corpus: str, tmp_path: Path) -> None:
+    sweep = start("local", corpus, tmp_path)
+    assert sweep.stdout is not None
+    for line in sweep.stdout:
+        if "val_loss" in line:
+            break
+    if killed == "everything":  # as a shell, a batch system or a container ends a job
+        os.killpg(sweep.pid, signal.SIGTERM)
+    else:
+        (victim,) = [p for p in psutil.Process(sweep.pid).children() if p.name() == killed]
+        victim.kill()
+    # Ray by itself would end the process after a minute, without a word.
+    text, _ = sweep.communicate(timeout=45)
+    assert sweep.returncode == code
+    assert "the sweep broke off: Ray's" in text
+    assert "The same command goes on with them:\n  python -m sweeps.depth_grid --address local" in text
 
 
 def test_a_second_process_is_refused(make_sweep: Make, tmp_path: Path) -> None:
