@@ -99,7 +99,7 @@ def main() -> None:
                 board=board,
                 halving=None,
                 ledger=ledger,
-                pace=Pace(planned.speed),
+                pace=Pace(planned.speed, planned.group_startup),
                 devices={t.run_id: 1.0 for t in planned.cells.trials},
                 admits=planned.admits,
                 say=print,
