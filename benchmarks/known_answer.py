@@ -21,8 +21,6 @@ from analysis.study import Study, study
 
 CHAINS = {"known-answer": "zipf:V=256,s=1.5", "false-plateau": "zipf:V=256,s=1.5,order2=0.5"}
 GRID = ["--depths", "1", "2", "3", "4", "--lrs", "0.04", "0.08", "--budgets", "131k", "262k", "524k", "1049k"]
-# The preset's vocabulary is that of text; the chain brings its own, and E depends on it.
-GRID += ["--set", "model.vocab_size=256"]
 
 
 def entropy_rate(vocab_size: int, s: float) -> float:

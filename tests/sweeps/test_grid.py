@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from pathlib import Path
+
 import pytest
 
+from sweeps.depth_grid import DepthGrid
 from sweeps.grid import Device, Grid, expand
+from sweeps.options import SweepOptions, fill
 from sweeps.settings import Axis
 from tinyllm.config import CorpusFacts, ModelConfig, OptimConfig, TrainConfig, changed
 from tinyllm.horizon import Horizon
@@ -43,6 +49,21 @@ def test_an_isoflop_budget_gives_each_depth_its_own_tokens() -> None:
         assert budget.flops == pytest.approx(2e10, rel=512 * trial.config.model.flops_per_token / 2e10)
     by_depth = {t.depth: t.plan.budgets[0].tokens for t in cells.trials}
     assert by_depth[2] < by_depth[1]
+
+
+def test_a_grid_of_ones_own_is_a_function_named_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "from sweeps import grids\nfrom dataclasses import replace\n"
+    source += "def deep():\n    return replace(grids.smoke(), depths=(7,))\n"
+    (tmp_path / "my_grids.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert DepthGrid(preset="my_grids:deep").grid().depths == (7,)
+    assert DepthGrid(preset="my_grids:deep", depths=(3,)).grid().depths == (3,)
+    with pytest.raises(ValueError, match="--preset large: take one of smoke, base, or module:function"):
+        DepthGrid(preset="large").grid()
+    with pytest.raises(ValueError, match="--preset my_grids:wide: .*has no attribute 'wide'"):
+        DepthGrid(preset="my_grids:wide").grid()
 
 
 def test_cells_that_cannot_be_run_are_refused_with_the_reason_and_the_rest_goes_on() -> None:
@@ -86,3 +107,14 @@ def test_a_grid_says_what_is_missing_or_twice_in_it() -> None:
         grid(depths=(2, 2))
     with pytest.raises(ValueError, match="the same trial"):
         expand(grid(axes=(Axis(path="data.max_epochs", values=(3.0, 4.0)),)), CORPUS, CPU)
+
+
+@pytest.mark.parametrize(("flags", "vocab_size"), [
+    ({}, 1024),
+    ({"data": "sotu"}, 1024),
+    ({"data": "zipf:V=256,s=1.5"}, None),
+    ({"data": "/corpus"}, None),
+    ({"data": "/corpus", "set": ("model.vocab_size=512",)}, 512),
+])  # fmt: skip
+def test_a_corpus_that_is_given_brings_its_own_vocabulary(flags: dict[str, Any], vocab_size: int | None) -> None:
+    assert fill(SweepOptions(**flags)).base.model.vocab_size == vocab_size
