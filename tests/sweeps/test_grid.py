@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,7 +61,7 @@ def test_a_grid_of_ones_own_is_a_function_named_on_the_command_line(
     assert DepthGrid(preset="my_grids:deep", depths=(3,)).grid().depths == (3,)
     with pytest.raises(ValueError, match="--preset large: take one of smoke, base, or module:function"):
         DepthGrid(preset="large").grid()
-    with pytest.raises(ValueError, match="--preset my_grids:wide: .*has no attribute 'wide'"):
+    with pytest.raises(ValueError, match=r"--preset my_grids:wide: .*has no attribute 'wide'"):
         DepthGrid(preset="my_grids:wide").grid()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import ray
+from tensorboardX.proto.event_pb2 import Event
 
 from sweeps import cluster, runner
 from sweeps.grid import Grid
@@ -57,10 +59,28 @@ def test_a_sweep_reaches_every_budget_and_the_same_again_runs_nothing(
     text = capsys.readouterr().out
     assert "8 budgets: 8 done" in text
     assert f"python -m analysis report {tmp_path}/s" in text
+    for run_id in {r.run_id for r in rows}:
+        assert told_tensorboard(tmp_path / "s" / "tune" / run_id) == {
+            r.planned_tokens: pytest.approx(r.val_loss) for r in rows if r.run_id == run_id
+        }
     parts = sorted(os.listdir(tmp_path / "s" / "records"))
     assert sweep(made) == 0
     assert sorted(os.listdir(tmp_path / "s" / "records")) == parts
     assert "trials to run" not in capsys.readouterr().out
+
+
+def told_tensorboard(directory: Path) -> dict[int, float]:
+    """Validation losses by the value of TensorBoard's axis. (A file of events: length, checksum, event, checksum.)"""
+    (file,) = directory.glob("events.out.tfevents.*")
+    data, at, found = file.read_bytes(), 0, {}
+    while at < len(data):
+        (length,) = struct.unpack("<Q", data[at : at + 8])
+        event = Event.FromString(data[at + 12 : at + 12 + length])
+        for value in event.summary.value:
+            if value.tag == "ray/tune/val_loss":
+                found[event.step] = value.simple_value
+        at += 12 + length + 4
+    return found
 
 
 def test_a_larger_grid_over_the_same_storage_runs_only_what_is_missing(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -101,6 +103,15 @@ def test_what_was_reached_and_is_not_on_storage_is_missing() -> None:
     lines, code = last_lines("/r", b, "the command", interrupted=False)
     assert code == EXIT_MISSING
     assert "  failed: d2-0.01 at 100 tokens: it was reached, but its record is not on storage" in lines
+
+
+@pytest.mark.parametrize("place", ["/proc/nope", "/dev/null/below"])
+def test_a_place_that_cannot_be_written_is_refused_before_anything_else(place: str) -> None:
+    command = [sys.executable, "-m", "sweeps.depth_grid", "--dry-run", "--storage", place]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert f"error: nothing can be written to {place}/sweep" in done.stderr
+    assert done.stderr.rstrip().endswith("give another --storage")
 
 
 def test_duration() -> None:
