@@ -16,6 +16,8 @@ from analysis.runs import Points
 
 DRIFT_MATTERS = 1.25
 """A factor by which N* may move when the largest budgets join; the sizes of a sweep are rarely closer than that."""
+FLOOR_MATTERS = 1e-3
+"""A share of E below which a move of it is none, however narrow its interval."""
 LEVEL = 0.9
 
 
@@ -153,7 +155,7 @@ def _warnings(ids: tuple[str, ...], outside: np.ndarray, drift: float, c: float)
 def _floor_drift(part: Fit[Any], whole: Fit[Any]) -> list[Warn]:
     """The floor moved by more than its interval allows: a plateau of these sizes, not of the data."""
     interval = part.intervals.get("E")
-    if interval is None or whole.law.E in interval:
+    if interval is None or whole.law.E in interval or abs(whole.law.E - part.law.E) < FLOOR_MATTERS * whole.law.E:
         return []
     detail = (
         f"E moves from {part.law.E:.4g} to {whole.law.E:.4g} when the largest budgets join, out of its 90 % interval"

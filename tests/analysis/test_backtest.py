@@ -36,6 +36,10 @@ def test_a_law_that_holds_predicts_the_largest_budget():
     assert found.warnings == ()
 
 
+def test_losses_without_noise_do_not_drift_by_rounding():
+    assert backtest(grid(noise=0.0)).warnings == ()
+
+
 def test_a_law_that_bends_drifts():
     found = backtest(grid(bend=0.02, noise=0.0005))
     assert any(warn.kind == Caveat.BACKTEST_DRIFT for warn in found.warnings)
