@@ -6,6 +6,7 @@ either mode, and reads its resume point there, so that each continues what the o
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -75,6 +76,8 @@ def metrics(event: HorizonReached | Diverged) -> dict[str, Any]:
 
 def local_trainer(job: Job, **run_arguments: Any) -> TorchTrainer:
     """A TorchTrainer in local mode: the loop in the calling process, without a worker group's start-up."""
+    # It would ask the user, at every start, to report faults of local mode to Ray.
+    logging.getLogger("ray.train.v2.api.config").setLevel(logging.WARNING)
     return TorchTrainer(
         train_loop,
         train_loop_config={"job": job, "run": run_arguments},
