@@ -13,7 +13,7 @@ class Pace:
 
     def __init__(self, speed: Speed, startup: Mapping[str, float]) -> None:
         """`startup`: device-seconds before a trial trains, by run_id; nothing for those that find a warm process."""
-        self._speed, self._startup = speed, startup
+        self._speed, self.startup = speed, startup
         self._begun: dict[str, tuple[Trial, int, float, float]] = {}
         self._measured: dict[int, tuple[float, float]] = {}
 
@@ -21,18 +21,21 @@ class Pace:
         """Of the segment after `rung` budgets."""
         flops = segment_flops(trial, rung)
         seconds, measured = self._measured.get(trial.depth, (0.0, 0.0))
-        if measured:
-            return flops * seconds / measured
-        return segment_seconds(trial, rung, self._speed) + self._startup.get(trial.run_id, 0.0)
+        startup = self.startup.get(trial.run_id, 0.0) if rung == 0 else 0.0
+        return startup + (flops * seconds / measured if measured else segment_seconds(trial, rung, self._speed))
 
     def began(self, trial: Trial, rung: int, devices: float, now: float) -> None:
         """`now`: seconds of a monotonic clock."""
         self._begun[trial.run_id] = trial, rung, devices, now
 
-    def ended(self, run_id: str, now: float) -> None:
-        """The segment that began last was trained to its end. Nothing is learnt of one that began elsewhere."""
+    def ended(self, run_id: str, now: float, device_seconds: float | None = None) -> None:
+        """The segment that began last was trained to its end. Nothing is learnt of one that began elsewhere.
+
+        `device_seconds`: without start-up, where it is known; else all time since it began.
+        """
         if run_id not in self._begun:
             return
         trial, rung, devices, started = self._begun.pop(run_id)
+        spent = (now - started) * devices if device_seconds is None else device_seconds
         seconds, flops = self._measured.get(trial.depth, (0.0, 0.0))
-        self._measured[trial.depth] = seconds + (now - started) * devices, flops + segment_flops(trial, rung)
+        self._measured[trial.depth] = seconds + spent, flops + segment_flops(trial, rung)

@@ -16,7 +16,7 @@ ASSUMED_MFU = 0.4
 # One CPU core with the small models of the smoke grid: `python -m sweeps.depth_grid --preset smoke --probe --dry-run`.
 ASSUMED_CPU_TFLOPS = 0.02
 # Start-up, in seconds of each of a trial's devices. `python -m benchmarks.overhead` on 2 CPU cores that others used as
-# well: 15 s until the first trial of a process starts, and 1.8 s a trial that were neither training nor evaluation.
+# well: 15 s until the first trial of a process starts, and 3.6 s a trial that were neither training nor evaluation.
 SLOT_SECONDS = 10.0  # a slot's process, which later trials use again
 TRIAL_SECONDS = 1.0  # a trial in such a process
 GROUP_SECONDS = 25.0  # a trial of several workers, which has processes of its own: 51 CPU-seconds for two of them

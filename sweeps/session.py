@@ -159,12 +159,19 @@ class Session:
             self.failed(run_id, result["reason"])
         elif (loss := result.get("val_loss")) is not None:
             tokens = int(result["planned_tokens"])
-            self.pace.ended(run_id, time.monotonic())
+            self.pace.ended(run_id, time.monotonic(), self._recorded_seconds(run_id, tokens))
             if self.board.missing(run_id)[:1] < [tokens]:
                 self._catch_up(run_id)
             self._reached(run_id, tokens, loss)
         elif (startup := result.get("startup_seconds")) is not None:
             self.ledger.charge(startup * self._devices[run_id])
+
+    def _recorded_seconds(self, run_id: str, tokens: int) -> float | None:
+        """Device-seconds of a budget without the start-up before it, where that is long; else None."""
+        if run_id not in self.pace.startup:
+            return None
+        rows = record.read(self.root, run_id)
+        return next((r.device_seconds for r in rows if r.planned_tokens == tokens), None)
 
     def _reached(self, run_id: str, tokens: int, loss: float) -> None:
         if self.board.status[run_id, tokens] == "done":

@@ -185,13 +185,15 @@ def test_a_closing_sweep_stops_everybody(tmp_path: Path) -> None:
     assert statuses(tmp_path) == {}
 
 
-@pytest.mark.parametrize("measured", [False, True])
-def test_the_pace_is_the_sweeps_own_once_it_has_measured_it(measured: bool) -> None:
+@pytest.mark.parametrize("recorded", [None, 12.0])
+def test_the_pace_is_the_sweeps_own_once_it_has_measured_it(recorded: float | None) -> None:
     trial = next(iter(trials(30, 60).values()))
     pace = Pace(Speed(tflops=TFLOPS, source="test"), {trial.run_id: 7.0})
-    expected = (segment_flops(trial, 1) + evaluation_flops(trial)) / (TFLOPS * 1e12) + 7
-    if measured:
-        pace.began(trial, 0, devices=2.0, now=100.0)
-        pace.ended(trial.run_id, now=110.0)
-        expected = 20.0 * segment_flops(trial, 1) / segment_flops(trial, 0)
+    first, second = ((segment_flops(trial, i) + evaluation_flops(trial)) / (TFLOPS * 1e12) for i in (0, 1))
+    assert pace.device_seconds(trial, 0) == pytest.approx(first + 7)
+    assert pace.device_seconds(trial, 1) == pytest.approx(second)
+    pace.began(trial, 0, devices=2.0, now=100.0)
+    pace.ended(trial.run_id, now=110.0, device_seconds=recorded)
+    # What a record counts leaves out the start-up, which does not grow with the segment.
+    expected = (recorded or 20.0) * segment_flops(trial, 1) / segment_flops(trial, 0)
     assert pace.device_seconds(trial, 1) == pytest.approx(expected)
