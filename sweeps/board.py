@@ -13,6 +13,8 @@ from sweeps.quote import compact, segment_flops
 from tinyllm.record import RunRecord, Status
 
 CellStatus = Status | Literal["waiting"]
+# A trial with such a budget trains no more; a stopped one does on request.
+FINAL: tuple[CellStatus, ...] = ("diverged", "stopped")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +94,7 @@ class Board:
         Diverged trials are never run again, stopped ones on request, failed ones and those cut by a budget always.
         """
         missing = self.missing(run_id)
-        final = ("diverged",) if retry_stopped else ("diverged", "stopped")
+        final = ("diverged",) if retry_stopped else FINAL
         return [] if any(self.status[run_id, t] in final for t in missing) else missing
 
     def so_far(self, run_id: str) -> str:

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal
 
-from sweeps.board import Board, CellStatus
+from sweeps.board import FINAL, Board
 from sweeps.grid import Trial
 from sweeps.halving import Halving
 from sweeps.ledger import Ledger
@@ -20,7 +20,6 @@ from tinyllm.recorder import unfinished
 DECISIONS_FILE = "asha.json"
 
 Answer = Literal["go", "wait", "stop"]
-FINAL: tuple[CellStatus, ...] = ("diverged", "stopped")
 
 
 class Session:
