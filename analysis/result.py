@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -133,7 +134,7 @@ class Prediction:
         return max(self.extrapolation.values(), default=1.0)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Fit(Generic[LawT]):
     """A law with the evidence for it.
 
@@ -157,6 +158,18 @@ class Fit(Generic[LawT]):
     domain: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     noise: float = float("nan")
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """Law, status, intervals, counts; not the draws and ids, which would fill screens."""
+        law = ", ".join(f"{name}={value:.5g}" for name, value in parameters(self.law).items())
+        parts = [
+            f"{type(self.law).__name__}({law}): {self.status}",
+            *(f"{name} [{span.low:.4g}, {span.high:.4g}] ({span.level:.0%})" for name, span in self.intervals.items()),
+            f"{len(self.used)} points used, {len(self.left_out)} left out, "
+            f"{max(map(len, self.draws.values()), default=0)} draws",
+        ]
+        kinds = ", ".join(dict.fromkeys(warn.kind for warn in self.warnings))
+        return f"<Fit {'; '.join(parts)}{f'; warnings: {kinds}' if kinds else ''}>"
 
     def has(self, kind: Caveat) -> bool:
         """Whether a warning of this kind was raised."""
@@ -231,26 +244,48 @@ class Fit(Generic[LawT]):
 
     @staticmethod
     def from_json(text: str) -> Fit[Any]:
-        """The Fit that `to_json` wrote. ValueError when the form is unknown."""
-        raw = json.loads(text)
+        """The Fit that `to_json` wrote. ValueError with the remedy for any other text."""
+        try:
+            raw = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"no JSON ({error}): pass the text that Fit.to_json wrote") from error
+        if isinstance(raw, dict) and isinstance(raw.get("fits"), dict):
+            raise ValueError(
+                f"this is a report's fit.json, which holds the fits {', '.join(sorted(raw['fits']))}: "
+                "pass one of them, json.dumps(json.loads(text)['fits'][NAME])"
+            )
+        missing = sorted(_SAVED - set(raw)) if isinstance(raw, dict) else sorted(_SAVED)
+        if missing:
+            raise ValueError(f"no saved Fit: it lacks {', '.join(missing)}; pass the text that Fit.to_json wrote")
         if raw["form"] not in LAWS:
             raise ValueError(f"form={raw['form']!r} is not one of {sorted(LAWS)}: written by another version?")
-        return Fit(
-            law=LAWS[raw["form"]](**_floats(raw["law"])),
-            status=Status(raw["status"]),
-            objective=_floats(raw["objective"]),
-            agreement=raw["agreement"],
-            intervals={k: Interval(**_floats(v)) for k, v in raw["intervals"].items()},
-            used=tuple(raw["used"]),
-            left_out={k: Reason(v) for k, v in raw["left_out"].items()},
-            warnings=tuple(
-                Warn(kind=Caveat(w["kind"]), detail=w["detail"], points=tuple(w["points"])) for w in raw["warnings"]
-            ),
-            draws={k: np.asarray(_floats(v), float) for k, v in raw["draws"].items()},
-            domain={k: (v[0], v[1]) for k, v in _floats(raw["domain"]).items()},
-            noise=_floats(raw["noise"]),
-            settings=_floats(raw["settings"]),
-        )
+        try:
+            return _fit(raw)
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(f"a damaged Fit ({error!r}): write it again with Fit.to_json") from error
+
+
+_SAVED = {"form", "law"} | {f.name for f in dataclasses.fields(Fit)}
+
+
+def _fit(raw: dict[str, Any]) -> Fit[Any]:
+    """The Fit of a parsed `to_json`."""
+    return Fit(
+        law=LAWS[raw["form"]](**_floats(raw["law"])),
+        status=Status(raw["status"]),
+        objective=_floats(raw["objective"]),
+        agreement=raw["agreement"],
+        intervals={k: Interval(**_floats(v)) for k, v in raw["intervals"].items()},
+        used=tuple(raw["used"]),
+        left_out={k: Reason(v) for k, v in raw["left_out"].items()},
+        warnings=tuple(
+            Warn(kind=Caveat(w["kind"]), detail=w["detail"], points=tuple(w["points"])) for w in raw["warnings"]
+        ),
+        draws={k: np.asarray(_floats(v), float) for k, v in raw["draws"].items()},
+        domain={k: (v[0], v[1]) for k, v in _floats(raw["domain"]).items()},
+        noise=_floats(raw["noise"]),
+        settings=_floats(raw["settings"]),
+    )
 
 
 _NOT_IN_JSON = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}

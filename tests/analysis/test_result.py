@@ -45,6 +45,42 @@ def test_json_round_trip_is_exact(fit):
     json.loads(fit.to_json(), parse_constant=refuse)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"no JSON \(.*\): pass the text that Fit.to_json wrote"),
+        ("{", "no JSON"),
+        ("[]", "no saved Fit: it lacks agreement"),
+        ("3", "no saved Fit"),
+        ('{"law": {}}', r"it lacks .*form.*status"),
+        ('{"source": "x", "fits": {"surface": {}, "envelope": {}}}', "holds the fits envelope, surface: pass one of"),
+    ],
+)
+def test_a_text_that_is_no_fit_is_refused_with_the_remedy(text, message):
+    with pytest.raises(ValueError, match=message):
+        Fit.from_json(text)
+
+
+def test_a_fit_damaged_in_any_field_is_refused():
+    whole = json.loads(fit_surface(N, D, LOSS, bootstrap=20).to_json())
+    for name in set(whole) - {"agreement", "objective", "noise", "settings"}:
+        for wrong in (None, 7):
+            with pytest.raises(ValueError, match="is not one of" if name == "form" else "a damaged Fit"):
+                Fit.from_json(json.dumps({**whole, name: wrong}))
+        with pytest.raises(ValueError, match=f"lacks {name}"):
+            Fit.from_json(json.dumps({key: value for key, value in whole.items() if key != name}))
+
+
+@pytest.mark.parametrize("bootstrap", [0, 4000])
+def test_a_fit_prints_short_with_what_counts(bootstrap):
+    fit = fit_surface(N, D, LOSS, bootstrap=bootstrap, ids=[f"a-long-name-of-a-run@{i}" for i in range(len(N))])
+    assert str(fit) == repr(fit) == f"{fit}"
+    assert len(str(fit)) < 600
+    for part in ("LossSurface(", f"E={fit.law.E:.5g}", fit.status, f"{len(N)} points used", f"{bootstrap} draws"):
+        assert part in str(fit)
+    assert ("alpha [" in str(fit)) == bool(bootstrap)
+
+
 def test_unknown_form_is_refused():
     text = fit_power_law([1.0, 10.0], [3.0, 2.0]).to_json().replace('"power"', '"spline"')
     with pytest.raises(ValueError, match="form='spline' is not one of"):
