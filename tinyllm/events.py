@@ -77,11 +77,19 @@ class Diverged(Progress):
 
     reason: str
     last_good_loss: float | None
+    """Averaged training loss where it was last measured and was no worse than guessing (ln V); None if it never was."""
+
+    def __str__(self) -> str:
+        good = "" if self.last_good_loss is None else f"; last good loss {self.last_good_loss:.4f}"
+        return self.reason + good
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stopped(Progress):
     """The run was asked to end early; its state is whole and worth saving."""
+
+    by_stop_after: bool = False
+    """Whether `RunOptions.stop_after` ended it, so that it will end here again unless that is changed."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,8 +61,7 @@ class Bookkeeper:
                 self.recorder.reached(event, next((a.result for a in answers if isinstance(a, CoreScored)), None))
                 self.remaining = [b for b in self.remaining if b.tokens != event.budget.tokens]
             case Diverged():
-                reason = f"{event.reason}; last good loss {event.last_good_loss}"
-                self.recorder.missed(self.remaining, "diverged", reason)
+                self.recorder.missed(self.remaining, "diverged", str(event))
 
     def failed(self, error: Exception) -> None:
         self.recorder.missed(self.remaining, "failed", f"{type(error).__name__}: {error}")

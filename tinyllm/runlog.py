@@ -78,13 +78,14 @@ def describe(event: Event, plan: Plan, mfu: float | None = None) -> str | None:
         case Forked():
             return f"{where} | leaving the trunk to decay to {event.budget.tokens:,} tokens"
         case Diverged():
-            return f"{where} | DIVERGED: {event.reason}; last good loss {event.last_good_loss}"
+            return f"{where} | DIVERGED: {event}"
         case CoreScored():
             return f"{where} | {_core(event.result)}"
         case Sampled():
             return "\n".join(f"{where} | sample: {text}" for text in event.texts)
         case Stopped():
-            return f"{where} | stopped; the same command goes on from here"
+            changed = " without --stop-after" if event.by_stop_after else ""
+            return f"{where} | stopped; the same command{changed} goes on from here"
     return None
 
 

@@ -31,6 +31,9 @@ class Totals:
     """Tokens trained on in `seconds`, over all ranks."""
     eval_seconds: float = 0.0
     curve: list[CurvePoint] = field(default_factory=list)
+    last_good_loss: float | None = None
+    """The averaged loss at the last look, where it was no worse than guessing; kept here so that a rerun from a
+    checkpoint ends with the same words."""
     lowest_ema: float | None = None
     high_since: int | None = None
     """Step since which the averaged loss has been far above its minimum."""

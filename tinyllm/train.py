@@ -99,7 +99,6 @@ class _Loop:
         self.model = self._wrapped()
         # First step whose gradient was not finite, -1 for none; on the device, read at log steps.
         self.bad_step = torch.full((), -1, dtype=torch.int64, device=state.device)
-        self.last_good_loss: float | None = None
         self._restart_clock()
 
     def close(self) -> None:
@@ -160,7 +159,7 @@ class _Loop:
         state, options = self.state, self.options
         self._restart_clock()
         while state.step < until:
-            if options.stop_after is not None and state.budget is None and state.step >= options.stop_after:
+            if self._reached_stop_after():
                 raise StopRequestedError
             lr = set_schedule(state.optimizers, self.config, self.plan, state.budget, state.step)
             measured = self._step()
@@ -182,9 +181,8 @@ class _Loop:
                 continue
             event = self._measure(measured, lr, log=log)
             if (reason := self._diverged(event, log=log)) is not None:
-                yield Diverged(**state.position, reason=reason, last_good_loss=self.last_good_loss)
+                yield Diverged(**state.position, reason=reason, last_good_loss=state.totals.last_good_loss)
                 return True
-            self.last_good_loss = event.train_loss_ema
             yield event
             if evaluate_now:
                 yield from self._evaluated()
@@ -296,8 +294,12 @@ class _Loop:
     def stopped(self) -> Stopped | Diverged:
         """How a run ends that was asked to; not in a state to be saved where a step since the last look was bad."""
         if (reason := self._not_finite()) is not None:
-            return Diverged(**self.state.position, reason=reason, last_good_loss=self.last_good_loss)
-        return Stopped(**self.state.position)
+            return Diverged(**self.state.position, reason=reason, last_good_loss=self.state.totals.last_good_loss)
+        return Stopped(**self.state.position, by_stop_after=self._reached_stop_after())
+
+    def _reached_stop_after(self) -> bool:
+        after = self.options.stop_after
+        return after is not None and self.state.budget is None and self.state.step >= after
 
     def _not_finite(self) -> str | None:
         bad_step = int(self.bad_step.item())
@@ -327,6 +329,8 @@ class _Loop:
                 f"the averaged loss {ema:.3f} at step {step} has been {EXPLODED_OVER_MINIMUM} above its minimum "
                 f"{totals.lowest_ema:.3f} since step {totals.high_since}"
             )
+        if ema <= uniform:
+            totals.last_good_loss = ema
         return None
 
     def _evaluate(self) -> Evaluation:

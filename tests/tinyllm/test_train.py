@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.tinyllm.conftest import comparable
+from tests.tinyllm.conftest import BATCH, comparable
 from tinyllm import hardware
 from tinyllm.checkpoint import entries
 from tinyllm.config import ModelConfig, TrainConfig
@@ -201,14 +201,41 @@ def test_a_run_that_is_done_trains_nothing(tiny_config: ConfigMaker, tmp_path: P
     assert len(list((tmp_path / "records").iterdir())) == 1
 
 
-def test_an_lr_that_explodes_ends_as_diverged_with_the_last_good_loss(tiny_config: ConfigMaker, tmp_path: Path) -> None:
+def test_a_diverged_run_says_the_last_loss_better_than_guessing_and_a_rerun_says_the_same(
+    tiny_config: ConfigMaker, tmp_path: Path
+) -> None:
+    config = tiny_config(60, lr=0.3, optimizer="adamw", grad_clip=0.0, warmup_tokens=BATCH * 20)
+    job = Job(config=config, options=RunOptions(log_every=1, save_every=10), root=str(tmp_path))
+    losses: list[float | None] = []
+    told: list[str] = []
+
+    def note(event: object) -> None:
+        if isinstance(event, StepDone):
+            losses.append(event.train_loss_ema)
+
+    run(job, on_event=note, echo=told.append)
+    good = [x for x in losses if x is not None and x <= math.log(64)]
+    reasons = [r.reason for r in read(str(tmp_path))]
+    assert reasons and str(reasons[0]).endswith(f"; last good loss {good[-1]:.4f}")
+    first = told[-1]
+    run(job, echo=told.append)
+    assert any("continuing from" in line for line in told)
+    assert told[-1] == first and str(reasons[0]) in first
+    assert [r.reason for r in read(str(tmp_path))] == reasons
+
+
+def test_an_lr_that_explodes_at_once_ends_as_diverged_and_calls_no_loss_good(
+    tiny_config: ConfigMaker, tmp_path: Path
+) -> None:
     config = tiny_config(40, 60, lr=1e6, optimizer="adamw", grad_clip=0.0, warmup_tokens=0)
     events: list[object] = []
     run(Job(config=config, options=RunOptions(log_every=1), root=str(tmp_path)), on_event=events.append)
     assert isinstance(events[-1], Diverged)
     rows = read(str(tmp_path))
     assert [r.status for r in rows] == ["diverged", "diverged"]
-    assert all(r.reason and "last good loss" in r.reason and r.val_loss is None for r in rows)
+    assert all(r.reason and r.val_loss is None for r in rows)
+    assert events[-1].last_good_loss is None or events[-1].last_good_loss <= math.log(64)
+    assert ("last good loss" in str(rows[0].reason)) == (events[-1].last_good_loss is not None)
     assert not any(e.step >= events[-1].step for e in entries(str(tmp_path / "runs" / config.run_id)))
 
 
