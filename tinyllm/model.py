@@ -159,7 +159,7 @@ class GPT(nn.Module):
         self.training_loss: Callable[..., Tensor] = cross_entropy_sum
 
     def compile_training(self) -> None:
-        """Compile what `forward` runs: one block at a time, and the loss.
+        """Compile what `forward` runs: one block at a time, and on a GPU the loss.
 
         A graph hands on its gradients when all of it has run backward. Compiled block by block, DDP reduces the last
         blocks' gradients while the first ones still compute; and blocks of one kind share one compilation.
@@ -167,7 +167,9 @@ class GPT(nn.Module):
         torch.compiler.reset()  # a process that trained other shapes keeps their graphs, and after 8 runs uncompiled
         torch._dynamo.config.optimize_ddp = False  # would cut a block's graph again where a bucket of DDP ends
         self.training_block = torch.compile(Block.forward, dynamic=False)
-        self.training_loss = torch.compile(cross_entropy_sum, dynamic=False)
+        # On a CPU the loss as written, in place over few buffers, takes less time than what the compiler makes of it.
+        if self.head.weight.device.type != "cpu":
+            self.training_loss = torch.compile(cross_entropy_sum, dynamic=False)
 
     def hidden(
         self, ids_BT: Tensor, cache: KVCache | None = None, block: Callable[..., Tensor] = Block.__call__

@@ -48,15 +48,15 @@ def test_compiled_and_eager_losses_agree(tiny_config: Callable[..., TrainConfig]
 
     # One layer of each kind of attention. Then another shape in the same process: a trial in a reused actor.
     mixed = ModelConfig(depth=3, aspect_ratio=16, target_head_dim=16, window_pattern="SSL", value_embeddings=True)
-    for model, n_graphs in ((mixed, 4), (ModelConfig(depth=3, aspect_ratio=8, target_head_dim=12), 2)):
+    for model, n_graphs in ((mixed, 3), (ModelConfig(depth=3, aspect_ratio=8, target_head_dim=12), 1)):
         config = tiny_config(5, model=model, lr=0.002)
         eager = losses(config, False)
         assert len(eager) == 11
         torch._dynamo.utils.counters.clear()
         # As after 8 shapes, were each allowed one graph: what is compiled anew must not count what went before.
-        with torch._dynamo.config.patch(recompile_limit=n_graphs - 1, fail_on_recompile_limit_hit=True):
+        with torch._dynamo.config.patch(recompile_limit=n_graphs, fail_on_recompile_limit_hit=True):
             assert losses(config, True) == pytest.approx(eager, rel=1e-4)
-        assert counted() == {"graphs": n_graphs, "breaks": {}}  # one for each kind of layer, one for the loss
+        assert counted() == {"graphs": n_graphs, "breaks": {}}  # one for each kind of layer
 
 
 def profile_rank(spec: dict[str, Any]) -> None:
@@ -112,7 +112,7 @@ def test_gradients_are_reduced_while_backward_goes_on(
         after = [backward[i].removeprefix(NODE) for i in computing if i > reductions[0]]
         assert after.count("MmBackward0") >= 6 or after.count("CompiledFunctionBackward") == 1, after
     if "True" in found:
-        assert found["True"]["graphs"] == 2  # DDP cuts no block's graph, and both blocks share one
+        assert found["True"]["graphs"] == 1  # DDP cuts no block's graph, and both blocks share one
         assert found["True"]["breaks"] == {}
         for got, want in zip(found["True"]["losses"], found["False"]["losses"], strict=True):
             assert got == pytest.approx(want, rel=1e-4)

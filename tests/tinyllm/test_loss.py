@@ -39,6 +39,16 @@ def test_value_and_gradients_equal_the_plain_ones(cap: float, rows: int, monkeyp
     assert each.sum().item() == pytest.approx(want.item(), rel=1e-6)
 
 
+def test_compiled_as_on_a_gpu_it_is_one_graph_with_the_same_value_and_gradients() -> None:
+    found = []
+    for compute in (cross_entropy_sum, torch.compile(cross_entropy_sum, dynamic=False, fullgraph=True)):
+        h, w, y = inputs(50, 8, 33, torch.float32)
+        value = compute(h, w, y, 15.0)
+        value.backward()
+        found.append((value.detach(), h.grad, w.grad))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-6)
+
+
 def test_under_autocast_the_matmuls_are_bf16_and_the_softmax_is_not() -> None:
     h, w, y = inputs(64, 16, 100, torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
