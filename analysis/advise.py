@@ -11,14 +11,18 @@ from scipy.stats import t as student
 
 from analysis.ladder import Rung, rungs
 from analysis.laws import FloatArray, KaplanSurface, LossSurface, LrLaw, OptimalPath
+from analysis.lr import Bound
 from analysis.result import Caveat, Fit, Interval, Prediction, Status, Warn
-from analysis.runs import Params
+from analysis.runs import Params, Points
+from analysis.trials import Trial, is_measured
 from tinyllm.config import ModelConfig
 
 MIN_GAIN = 0.05
 """A trial that removes less of the variance is not worth its overhead, however cheap its FLOPs."""
 FAR = 10.0
 """Extrapolation in compute beyond this factor gets a warning."""
+WIDE = 10.0
+"""An N* known to a wider factor is no advice: a size 10 times off costs more than the sweep that would tell."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +31,8 @@ class Advice:
 
     extrapolation: how many times `flops` lies beyond the compute of the points (1 within it).
     With a ladder, depth, n and d are those of a real model under its exact FLOPs; n_continuous and d_continuous are the
-    optimum of the law itself, and the intervals (None without a bootstrap) are of these.
+    optimum of the law itself, and the intervals (None without a bootstrap) are of these. lr_bound: what `lr` is where
+    no best LR is bracketed: "at least" or "at most" its value, or the "only" LR tried.
     """
 
     flops: float
@@ -42,6 +47,12 @@ class Advice:
     d_interval: Interval | None
     extrapolation: float
     warnings: tuple[Warn, ...]
+    lr_bound: Bound = ""
+
+    @property
+    def identified(self) -> bool:
+        """Whether the runs tell what to train; else only the intervals, and why (WIDE_INTERVAL), may be quoted."""
+        return not any(warn.kind == Caveat.WIDE_INTERVAL for warn in self.warnings)
 
 
 def optimum(
@@ -59,7 +70,8 @@ def optimum(
 
     With `ladder` and `flops`, the loss is minimised over the ladder's depths, each with its exact FLOPs per token.
     Without one, N is continuous and C = 6 N D (typed warning NO_LADDER). ValueError unless exactly one of the three
-    is given and positive, or when the fit has no optimum (a power law, a parabola).
+    is given and positive, or when the fit has no optimum (a power law, a parabola). Where the fit is not CONVERGED, or
+    the interval of N* spans more than a factor of `WIDE`, the warning WIDE_INTERVAL says that this is no advice.
     """
     given = {name: value for name, value in (("flops", flops), ("n", n), ("d", d)) if value is not None}
     if len(given) != 1 or not 0 < next(iter(given.values())) < np.inf:
@@ -85,9 +97,8 @@ def optimum(
     if beyond > FAR * (1 + 1e-9):
         detail = f"{beyond:.3g} times the largest compute of the data: read the interval, then doubt it"
         warnings.append(Warn(kind=Caveat.EXTRAPOLATION, detail=detail))
-    if fit.status != Status.CONVERGED:
-        detail = f"the fit ended {fit.status}: its optimum is a guide, not a measurement"
-        warnings.append(Warn(kind=Caveat.WIDE_INTERVAL, detail=detail))
+    n_interval = fit.interval(lambda drawn: drawn.n_opt(c), level)
+    warnings += _not_identified(fit, c, n_interval)
     return Advice(
         flops=c,
         depth=depth,
@@ -97,11 +108,26 @@ def optimum(
         lr=lr_fit.predict(best_n, best_d, level=level) if lr_fit else None,
         n_continuous=n_star,
         d_continuous=d_star,
-        n_interval=fit.interval(lambda drawn: drawn.n_opt(c), level),
+        n_interval=n_interval,
         d_interval=fit.interval(lambda drawn: drawn.d_opt(c), level),
         extrapolation=beyond,
         warnings=tuple(warnings),
+        lr_bound=lr_fit.settings["bound"] if lr_fit else "",
     )
+
+
+def _not_identified(fit: Fit[Any], c: float, n_interval: Interval | None) -> list[Warn]:
+    """Why the optimum of `c` FLOPs is not known well enough to be advised."""
+    if fit.status != Status.CONVERGED:
+        return [Warn(kind=Caveat.WIDE_INTERVAL, detail=f"the fit ended {fit.status}: its optimum is no advice")]
+    # The low end may be 0 or nan where draws overflow: that is wide too.
+    if n_interval is None or n_interval.high <= WIDE * n_interval.low:
+        return []
+    detail = (
+        f"N* at {c:.3g} FLOPs is anywhere from {n_interval.low:.3g} to {n_interval.high:.3g}, "
+        f"by its {100 * n_interval.level:.3g} % interval: more than a factor of {WIDE:g}"
+    )
+    return [Warn(kind=Caveat.WIDE_INTERVAL, detail=detail)]
 
 
 def lowest_loss(law: Any, c: Any, sizes: Sequence[Rung] = ()) -> Any:
@@ -143,21 +169,6 @@ def _best_rung(law: LossSurface | KaplanSurface | OptimalPath, c: float, ladder:
     return min(ladder, key=lambda rung: law.loss(rung.n, c / rung.flops_per_token))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trial:
-    """A run worth having: n parameters, d tokens, training flops, depth (None without a ladder).
-
-    gain: share in [0, 1] of the variance of the target's log loss that measuring it would remove; None where no law
-    is identified yet, so that there is no variance to remove.
-    """
-
-    depth: int | None
-    n: float
-    d: float
-    flops: float
-    gain: float | None
-
-
 def next_trials(
     fit: Fit[Any],
     *,
@@ -165,13 +176,15 @@ def next_trials(
     ladder: ModelConfig | None = None,
     params: Params = "with_head",
     max_flops: float | None = None,
+    points: Points | None = None,
     count: int = 5,
 ) -> list[Trial]:
     """The runs that would make the loss predicted at the optimum of `target_flops` surer, best gain per FLOP first.
 
     Candidates cost at most `max_flops` each (default: a tenth of the target). Of a surface: sizes and token counts up
     to 4 times beyond the fitted range. Of an optimal path (approaches 1 and 2), which knows no loss off the optimum:
-    runs on the path, up to 16 times the fitted compute. Measuring log loss f with noise s takes cov(t, f)^2 /
+    runs on the path, up to 16 times the fitted compute. Those that `points` hold already, to 10 % of their tokens, are
+    left out. Measuring log loss f with noise s takes cov(t, f)^2 /
     (var f + s^2) off the variance of the target t (linear Gaussian update); covariances are those of the draws.
     ValueError for a law without an optimum, and for a fit without draws or with too few sizes or budgets: its spread
     is unknown. `analysis.gaps.missing_trials` says what such a fit lacks.
@@ -183,9 +196,9 @@ def next_trials(
         )
     lacking = [warn.detail for warn in fit.warnings if warn.kind in (Caveat.FEW_SIZES, Caveat.FEW_BUDGETS)]
     if lacking:
-        raise ValueError(f"no trial can be ranked: {lacking[0]} (analysis.gaps.missing_trials says what to run first)")
+        raise ValueError(f"no trial can be ranked: {lacking[0]}")
     if law is None:
-        raise ValueError("no trial can be ranked without bootstrap draws: fit_surface(..., bootstrap=1000)")
+        raise ValueError("no trial can be ranked without bootstrap draws: take 1000 or so")
     limit = target_flops / 10 if max_flops is None else max_flops
     on_path = isinstance(fit.law, OptimalPath)
     if on_path:
@@ -198,7 +211,7 @@ def next_trials(
     found = []
     for rung, d in candidates:
         flops = rung.flops_per_token * d
-        if flops > limit:
+        if flops > limit or (points is not None and is_measured(points, rung.n, d)):
             continue
         seen = np.log(law.loss(flops) if on_path else law.loss(rung.n, d))
         gain = _gain(target, seen, noise, fit.settings.get("spare"))

@@ -48,6 +48,11 @@ class Backtest:
     def error(self) -> FloatArray:
         return self.measured / self.predicted - 1
 
+    @property
+    def inside(self) -> int:
+        """How many lie in their interval."""
+        return int(((self.low <= self.measured) & (self.measured <= self.high)).sum())
+
 
 def backtest(points: Points, *, budgets: int = 1, bootstrap: int = 500, seed: int = 0) -> Backtest:
     """Hold out the `budgets` largest budgets, fit the others, and predict the held-out losses.
@@ -98,7 +103,9 @@ def held_out(points: Points, budgets: int) -> np.ndarray:
     budget = by_tokens if by_tokens.max() <= by_flops.max() else by_flops
     count = int(budget.max()) + 1
     if budgets < 1 or count - budgets < 2:
-        raise ValueError(f"cannot hold out {budgets} of {count} budgets: 2 must be left to fit, so run more budgets")
+        raise ValueError(
+            f"cannot hold out {budgets} of {count} budgets: 2 must be left to fit, so hold out fewer or run more"
+        )
     return budget >= count - budgets
 
 
@@ -123,7 +130,8 @@ def select(points: Points, keep: np.ndarray) -> Points:
 
 
 def _envelope(points: Points, seed: int) -> Fit[Any]:
-    return fit_envelope(points.flops, points.n, points.d, points.loss, level=LEVEL, seed=seed, ids=points.ids)
+    columns = (points.flops, points.n, points.d, points.loss)
+    return fit_envelope(*columns, clusters=points.clusters, level=LEVEL, seed=seed, ids=points.ids)
 
 
 def _predictive_interval(fit: Fit[Any], inputs: tuple[FloatArray, ...], seed: int) -> tuple[FloatArray, FloatArray]:

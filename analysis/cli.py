@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import tyro
 
-from analysis import report
+from analysis import place, report
 from analysis.backtest import backtest
+from analysis.result import Status
 from analysis.runs import Flops, LrChoice, Params, load
 from analysis.study import study
-from analysis.wording import compute, formula, number, span, verdict
+from analysis.trials import commands
+from analysis.wording import compute, formula, loss_words, lr_short, number, span, verdict
+
+Path = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PATH", help_behavior_hint="")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """Fit a sweep's losses and write report.html, report.md and fit.json."""
 
-    path: Annotated[str, tyro.conf.Positional]
+    path: Path
     """A sweep's directory or URI, or a csv or Parquet table (columns: see analysis/runs.py)."""
-    out: str | None = None
-    """Where to write: a directory or a URI. Default: the sweep's directory; for a table or a URI, ./report."""
+    out: Annotated[str | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None
+    """Where to write: a directory or a URI. Default: the sweep's directory, or analysis/ in it where another
+    report.md lies there already; for a table or a URI, ./report."""
     params: Params = "with_head"
     """Which parameters N counts."""
     flops: Flops = "exact"
@@ -31,17 +37,21 @@ class Report:
     lr_choice: LrChoice = "lowest"
     """lowest = the lowest loss over the LRs tried; interpolated = the vertex of a parabola through it."""
     bootstrap: int = 1000
-    """Resamples behind the intervals."""
+    """Resamples behind the intervals; 0 for none."""
     seed: int = 0
     """Seed of the resamples."""
-    targets: tuple[float, ...] = ()
+    targets: Annotated[tuple[float, ...], tyro.conf.arg(metavar="FLOPS ...", help_behavior_hint="")] = ()
     """FLOPs to advise on. Default: 1, 10 and 100 times the largest compute of the data."""
 
     def run(self) -> None:
         """Do it, and print what qualifies the answer, the law, the optimum a target, and where the report lies."""
+        check_flags(self.bootstrap, self.seed)
+        for target in self.targets:
+            if not 0 < target < math.inf:
+                raise ValueError(f"--targets {target:g} is no compute to spend: give positive FLOPs, e.g. 1e18")
         runs = load(self.path, params=self.params, flops=self.flops)
-        out = self.out or (self.path if Path(self.path).is_dir() else "report")
-        report.claim(out)
+        out = self.out or place.choose(self.path)
+        place.claim(out)
         result = study(
             runs,
             lr_choice=self.lr_choice,
@@ -53,18 +63,20 @@ class Report:
         largest = float(result.points.flops.max())
         for sentence in verdict(result):
             print(sentence)
-        print(f"law ({result.headline}, {result.fit.status}): {formula(result.fit)}")
+        law = formula(result.fit) if result.fit.draws or result.fit.status == Status.CONVERGED else "not known"
+        print(f"law ({result.headline}, {result.fit.status}): {law}")
         for advice in result.advice:
-            flops, times = compute(advice.flops), f"{advice.flops / largest:.3g}"
+            where = f"optimum at {compute(advice.flops)} FLOPs ({advice.flops / largest:.3g}x the largest run)"
+            if not advice.identified:
+                print(f"{where}: no advice; N* {span(advice.n_interval)}, loss {loss_words(advice)}")
+                continue
             model = f"depth {advice.depth}, " if advice.depth is not None else ""
-            lr = f", lr {number(advice.lr.value)}" if advice.lr else ""
-            print(
-                f"optimum at {flops} FLOPs ({times}x the largest run): {model}"
-                f"N {number(advice.n)}, D {number(advice.d)}{lr}, "
-                f"loss {advice.loss.value:.4f} ({span(advice.loss.interval, 5)})"
-            )
+            lr = f", lr {lr_short(advice)}" if advice.lr else ""
+            print(f"{where}: {model}N {number(advice.n)}, D {number(advice.d)}{lr}, loss {loss_words(advice)}")
         for where, warn in report.all_warnings(result):
             print(f"warning ({where}): {warn}")
+        for command in commands(result.next_trials, runs):
+            print(f"next: {command}")
         print(f"report: {written.html}")
 
 
@@ -72,7 +84,7 @@ class Report:
 class Backtest:
     """Leave out the largest budget(s), fit the rest; print predicted against measured loss and the optimum's drift."""
 
-    path: Annotated[str, tyro.conf.Positional]
+    path: Path
     """A sweep's directory or URI, or a csv or Parquet table."""
     budgets: int = 1
     """How many of the largest budgets are held out."""
@@ -83,20 +95,25 @@ class Backtest:
     lr_choice: LrChoice = "lowest"
     """lowest = the lowest loss over the LRs tried; interpolated = the vertex of a parabola through it."""
     bootstrap: int = 1000
-    """Resamples behind the intervals."""
+    """Resamples behind the intervals; 0 for none."""
     seed: int = 0
     """Seed of the resamples."""
 
     def run(self) -> None:
         """Do it, and print one line a held-out point."""
+        check_flags(self.bootstrap, self.seed)
+        if self.budgets < 1:
+            raise ValueError(f"--budgets {self.budgets} holds nothing out: give 1 or more")
         points = load(self.path, params=self.params, flops=self.flops).best(self.lr_choice)
         result = backtest(points, budgets=self.budgets, bootstrap=self.bootstrap, seed=self.seed)
         print(f"law ({result.approach}, {result.fit.status}): {formula(result.fit)}")
         print(f"{'point':32} {'N':>8} {'D':>8} {'measured':>9} {'predicted':>9} {'error':>8}  90 % interval")
         for i, point in enumerate(result.ids):
+            known = np.isfinite(result.high[i])
+            interval = f"{result.low[i]:.4f} … {result.high[i]:.4f}" if known else "not known"
             print(
                 f"{point:32} {number(result.n[i]):>8} {number(result.d[i]):>8} {result.measured[i]:9.4f} "
-                f"{result.predicted[i]:9.4f} {100 * result.error[i]:+7.2f}%  {result.low[i]:.4f} … {result.high[i]:.4f}"
+                f"{result.predicted[i]:9.4f} {100 * result.error[i]:+7.2f}%  {interval}"
             )
         print(
             f"N* at {compute(float(points.flops.max()))} FLOPs moves by a factor {result.drift:.3f} "
@@ -106,9 +123,19 @@ class Backtest:
             print(f"warning: {warn}")
 
 
+def check_flags(bootstrap: int, seed: int) -> None:
+    """ValueError for numbers that no resample can be drawn with."""
+    if bootstrap < 0 or bootstrap == 1:
+        raise ValueError(f"--bootstrap {bootstrap} gives no interval: 1000 or so, or 0 for a report without intervals")
+    if seed < 0:
+        raise ValueError(f"--seed {seed} is negative: give 0 or more")
+
+
 def main() -> None:
     """Parse and run. A mistake of the user's ends with its message and exit code 1."""
-    command = tyro.extras.subcommand_cli_from_dict({"report": Report, "backtest": Backtest}, description=__doc__)
+    command = tyro.extras.subcommand_cli_from_dict(
+        {"report": Report, "backtest": Backtest}, prog="python -m analysis", description=__doc__
+    )
     try:
         command.run()
     except ValueError as error:

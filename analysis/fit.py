@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.spatial import ConvexHull
 
-from analysis import surface_checks
+from analysis import bootstrap as boot
+from analysis import envelope, path_checks, surface_checks
 from analysis.forms import FORMS
 from analysis.inputs import point_ids, positive
 from analysis.laws import FloatArray, KaplanSurface, LossSurface, OptimalPath, PowerLaw
@@ -148,10 +148,10 @@ def fit_power_law(
     mean, slope = line.coef
     warnings: list[Warn] = []
     sampled: dict[str, FloatArray] = {}
-    if line.spare:
+    if line.spare and draws:
         drawn = line.draws(draws, seed)
         sampled = {"intercept": drawn[:, 0] - drawn[:, 1] * centre, "exponent": drawn[:, 1]}
-    else:
+    if not line.spare:
         detail = "two points define a power law: R^2 = 1 says nothing"
         warnings.append(Warn(kind=Caveat.PERFECT_BY_CONSTRUCTION, detail=detail))
     return Fit(
@@ -167,26 +167,13 @@ def fit_power_law(
     )
 
 
-def envelope_points(flops: FloatArray, loss: FloatArray) -> np.ndarray:
-    """Indices of the lower convex hull of (log flops, log loss), sorted by flops, losses strictly falling.
-
-    One far corner (2 max flops, 2 max loss) closes the hull above, as in Gemstones (McLeish et al. 2025), and is
-    dropped.
-    """
-    points = np.column_stack([np.log(np.append(flops, 2 * flops.max())), np.log(np.append(loss, 2 * loss.max()))])
-    hull = ConvexHull(points).vertices
-    hull = hull[hull != len(flops)]
-    hull = hull[np.argsort(flops[hull], kind="stable")]
-    lowest_before = np.minimum.accumulate(np.append(np.inf, loss[hull]))[:-1]
-    return hull[loss[hull] < lowest_before]
-
-
 def fit_envelope(
     flops: ArrayLike,
     n: ArrayLike,
     d: ArrayLike,
     loss: ArrayLike,
     *,
+    clusters: Sequence[object] | np.ndarray | None = None,
     level: float = 0.9,
     draws: int = 1000,
     seed: int = 0,
@@ -194,53 +181,64 @@ def fit_envelope(
 ) -> Fit[OptimalPath]:
     """Approach 1: power laws N*(C), D*(C), L*(C) through the points on the lower envelope of loss against compute.
 
-    The three lines share their points; intervals are Student's t. Points above the envelope are `left_out:
-    off_envelope`. Raises ValueError for values that are not positive and finite, or when the envelope has fewer
-    than two points.
+    Points above the envelope are `left_out: off_envelope`. `clusters` (one label a point: the run_id of its trunk)
+    are what is resampled, rows without it: each resample has an envelope of its own, since which points lie on it is
+    chosen by their errors too, and every other one leaves out its points at an edge of the grid. Fewer than 6 cannot
+    show that; then the intervals are Student's t of the line through the one envelope. The interval of the loss is
+    the line's alone, which has no floor. NOT_IDENTIFIED with fewer than 3 points or 3 sizes on the envelope, or where
+    the interval of an exponent includes 0. `draws=0`: no intervals, and so no such judgement. Raises ValueError for
+    values that are not positive and finite, or when the envelope has fewer than two points.
     """
     c_, n_, d_, loss_ = positive("flops", flops), positive("n", n), positive("d", d), positive("loss", loss)
     if not len(c_) == len(n_) == len(d_) == len(loss_):
         raise ValueError(f"flops, n, d, loss must have one length, got {len(c_)}, {len(n_)}, {len(d_)}, {len(loss_)}")
+    if clusters is not None and len(clusters) != len(c_):
+        raise ValueError(f"clusters has {len(clusters)} labels for {len(c_)} points")
     names = point_ids(ids, len(c_))
     if len(c_) < 3 or len(np.unique(c_)) < 3:
         raise ValueError(f"an envelope needs at least 3 budgets, got {len(np.unique(c_))} distinct flops: add budgets")
-    hull = envelope_points(c_, loss_)
+    hull = envelope.lower_hull(c_, loss_)
     if len(hull) < 2:
         raise ValueError(
             f"only {len(hull)} of {len(c_)} points on the envelope: the loss does not fall with compute, check the runs"
         )
+    values = {"n": n_, "d": d_, "loss": loss_}
     parts = {
-        key: fit_power_law(c_[hull], values[hull], level=level, draws=draws, seed=seed + i)
-        for i, (key, values) in enumerate({"n": n_, "d": d_, "loss": loss_}.items())
+        key: fit_power_law(c_[hull], y[hull], level=level, draws=draws, seed=seed + i)
+        for i, (key, y) in enumerate(values.items())
     }
-    law = OptimalPath(
-        **{f"{k}_intercept": p.law.intercept for k, p in parts.items()},
-        **{f"{k}_exponent": p.law.exponent for k, p in parts.items()},
-    )
-    warnings = [
-        Warn(kind=Caveat.NO_FLOOR, detail="L*(C) is a pure power law without a floor: far extrapolation is optimistic")
-    ]
-    warnings += parts["loss"].warnings
-    few = ""
-    if len(hull) < 3:
-        few = f"only {len(hull)} points on the envelope, 3 are the least"
-    elif len(np.unique(n_[hull])) < 2 or len(np.unique(d_[hull])) < 2:
-        few = "the envelope holds one model size or one token count: it cannot tell how to share compute between them"
-    if few:
-        warnings.append(Warn(kind=Caveat.FEW_BUDGETS, detail=few))
+    drawn = {f"{k}_{name}": sample for k, p in parts.items() for name, sample in p.draws.items()}
+    intervals = {f"{k}_exponent": p.intervals["exponent"] for k, p in parts.items()} if draws else {}
+    cluster = boot.cluster_index(np.arange(len(c_)) if clusters is None else clusters)
+    resampled = draws > 0 and cluster.max() + 1 >= boot.MIN_CLUSTERS
+    if resampled:
+        drawn = envelope.resample(c_, values, cluster, draws, seed)
+        intervals = {f"{k}_exponent": Interval.of(drawn[f"{k}_exponent"], level) for k in values}
+    no_floor = "L*(C) is a pure power law without a floor: far extrapolation is optimistic"
+    warnings = [Warn(kind=Caveat.NO_FLOOR, detail=no_floor), *parts["loss"].warnings]
+    edge = hull[envelope.at_edge(n_, d_)[hull]]
+    if len(edge) > len(hull) / 2:
+        detail = (
+            f"{len(edge)} of {len(hull)} points on the envelope are of the smallest or largest size or token count: "
+            "what is best at their compute may lie outside those tried"
+        )
+        points = tuple(names[i] for i in edge)
+        warnings.append(Warn(kind=Caveat.OPTIMUM_OUTSIDE_GRID, detail=detail, points=points))
     on_hull = set(hull.tolist())
-    return Fit(
-        law=law,
-        status=Status.NOT_IDENTIFIED if few else Status.CONVERGED,
+    fit = Fit(
+        law=OptimalPath(
+            **{f"{k}_intercept": p.law.intercept for k, p in parts.items()},
+            **{f"{k}_exponent": p.law.exponent for k, p in parts.items()},
+        ),
+        status=Status.CONVERGED,
         objective=parts["loss"].objective,
-        intervals={
-            f"{k}_exponent": Interval.unbounded(level) if few else p.intervals["exponent"] for k, p in parts.items()
-        },
+        intervals=intervals,
         used=tuple(names[i] for i in hull),
         left_out={name: Reason.OFF_ENVELOPE for i, name in enumerate(names) if i not in on_hull},
         warnings=tuple(warnings),
-        draws={} if few else {f"{k}_{name}": values for k, p in parts.items() for name, values in p.draws.items()},
+        draws=drawn,
         domain={"flops": (float(c_[hull].min()), float(c_[hull].max()))},
         noise=parts["loss"].noise,
-        settings={"draws": draws, "seed": seed, "spare": len(hull) - 2},
+        settings={"draws": draws, "seed": seed, "spare": None if resampled else len(hull) - 2},
     )
+    return path_checks.judge(fit, envelope.too_few(n_[hull], d_[hull]))

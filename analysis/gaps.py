@@ -4,13 +4,49 @@ from __future__ import annotations
 
 import numpy as np
 
-from analysis.advise import Trial
+from analysis.bootstrap import MIN_CLUSTERS
 from analysis.ladder import Rung, rungs
+from analysis.laws import LrLaw
+from analysis.result import Caveat, Fit
 from analysis.runs import Params, Points
+from analysis.trials import Trial
 from tinyllm.config import ModelConfig
+from tinyllm.plan import FEW_DECAY_STEPS
 
 NEED = 3
 """Sizes, and token counts, that separate a term from the floor."""
+
+
+def missing(points: Points, lr: Fit[LrLaw] | None) -> list[str]:
+    """What runs that do not identify an optimum lack, in words: sizes, token counts, LRs beyond the edge, a seed."""
+    found = []
+    for name, values in (("sizes", points.n), ("token counts", points.d)):
+        count = len(np.unique(values))
+        if count < NEED:
+            found.append(
+                f"{NEED - count} more {name if NEED - count > 1 else name[:-1]} ({count} measured, {NEED} needed)"
+            )
+    if not found:
+        spans = [
+            f"{name} over a factor of {x.max() / x.min():.2g}"
+            for name, x in (("sizes", points.n), ("token counts", points.d))
+        ]
+        found.append(f"sizes and token counts further apart ({' and '.join(spans)} so far)")
+    if lr is not None and (bound := lr.settings["bound"]):
+        value = f"{float(lr.law(points.n.max(), points.d.max())):.2g}"
+        found.append(
+            {
+                "at least": f"LRs above {value}, the highest tried, which was the best",
+                "at most": f"LRs below {value}, the lowest tried, which was the best",
+                "only": f"LRs beside {value}, the only one tried",
+            }[bound]
+        )
+    short = sum(len(warn.points) for warn in points.warnings if warn.kind == Caveat.FEW_DECAY_STEPS)
+    if short:
+        found.append(f"token counts whose decay takes {FEW_DECAY_STEPS} steps or more ({short} losses had fewer)")
+    if points.noise is None and len(set(points.clusters.tolist())) < MIN_CLUSTERS:
+        found.append("a second seed, to see the noise")
+    return found
 
 
 def missing_trials(

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.interpolate import Akima1DInterpolator
 
+from analysis import path_checks
 from analysis.inputs import point_ids, positive
 from analysis.laws import FloatArray, OptimalPath, Parabola
 from analysis.linear import least_squares
@@ -16,7 +17,8 @@ from analysis.result import Caveat, Fit, Interval, Reason, Status, Warn
 
 SAME_BUDGET = 1.1
 """Budgets within this factor are one level: a horizon is rounded to whole steps."""
-MIN_SIZES = 3
+MIN_SIZES, MIN_BUDGETS = 3, 3
+"""Sizes for a minimum, and minima for a law: with fewer R^2 = 1 by construction."""
 AKIMA_POINTS = 25
 """Grid points between neighbouring sizes, and the floor of .33 grid steps x 25 below: Porian et al. 2024, appendix."""
 AKIMA_FLOOR = 0.33
@@ -165,8 +167,8 @@ def fit_isoflop(
 
     method "parabola": least-squares quadratic of loss in log N (and in log D) a budget; equal weights. "akima":
     Porian et al. 2024, with `draws` copies whose losses carry Gaussian errors of `noise` nats; weights 1 / variance
-    of log N*. Budgets without a minimum inside their sizes are left out with the reason. ValueError with fewer than
-    two minima.
+    of log N*. Budgets without a minimum inside their sizes are left out with the reason. NOT_IDENTIFIED with fewer than
+    three minima, or where the interval of an exponent includes 0. ValueError with fewer than two minima.
     """
     levels = fit_levels(flops, n, d, loss, method=method, noise=noise, draws=draws, seed=seed)
     names = point_ids(ids, len(np.asarray(flops)))
@@ -193,21 +195,23 @@ def fit_isoflop(
     if method == "akima":
         drawn["n"] = _slopes_of_draws(np.log(np.array([item.n_draws for item in good])), np.log(c) - centre, weights)
         intervals["n_exponent"] = Interval.of(drawn["n"][:, 1], level)
-    return Fit(
+    fit = Fit(
         law=OptimalPath(
             **{k: float(v[0]) for k, v in _path({k: ln.coef[None] for k, ln in lines.items()}, centre).items()}
         ),
-        status=Status.CONVERGED if len(good) >= 3 else Status.NOT_IDENTIFIED,
+        status=Status.CONVERGED,
         objective=lines["n"].objective,
         intervals=intervals,
         used=tuple(names[i] for item in good for i in item.points),
         left_out=left_out,
         warnings=tuple(_warnings(levels, good, names, positive("n", n), positive("loss", loss), method)),
-        draws=_path(drawn, centre) if len(good) >= 3 else {},
+        draws=_path(drawn, centre) if len(good) >= MIN_BUDGETS else {},
         domain={"flops": (float(c.min()), float(c.max()))},
         noise=lines["loss"].noise / float(np.sqrt(weights.mean())),
         settings={"method": method, "draws": draws, "seed": seed, "spare": len(good) - 2},
     )
+    few = len(good) < MIN_BUDGETS
+    return path_checks.judge(fit, f"{len(good)} budgets have a minimum, {MIN_BUDGETS} are the least" if few else "")
 
 
 def _path(coef: dict[str, FloatArray], centre: float) -> dict[str, FloatArray]:
@@ -267,10 +271,7 @@ def _warnings(
             if item.reason == reason:
                 detail = f"budget {item.flops:.3g}: {item.bound or 'the losses bend the wrong way'}"
                 found.append(Warn(kind=kind, detail=detail, points=tuple(names[i] for i in item.points)))
-    if len(good) < 3:
-        found.append(
-            Warn(kind=Caveat.FEW_BUDGETS, detail=f"{len(good)} budgets have a minimum, 3 are the least for a law")
-        )
+    if len(good) < MIN_BUDGETS:
         found.append(
             Warn(kind=Caveat.PERFECT_BY_CONSTRUCTION, detail="two budgets define a line: R^2 = 1 says nothing")
         )

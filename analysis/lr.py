@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pandas as pd
 
@@ -10,16 +12,20 @@ from analysis.linear import least_squares
 from analysis.result import Caveat, Fit, Interval, Reason, Status, Warn
 from analysis.runs import Runs
 
+Bound = Literal["", "at least", "at most", "only"]
+"""What an LR at the edge of those tried says of the best one; "" where others were tried on both sides, or differ."""
+
 
 def optima(runs: Runs) -> pd.DataFrame:
     """The best LR of each (size, tokens): columns id, n, d, lr, loss, n_lrs, reason (None where the minimum is
-    bracketed).
+    bracketed), bound (what an edge says of the best LR).
 
     A parabola of loss in log LR through the lowest loss and up to two neighbours on each side gives lr and loss;
     without a bracketed minimum they are those of the lowest loss measured.
     """
     rows = []
-    for _, cell in runs.seed_means.dropna(subset=["lr"]).groupby("cell"):
+    tried = runs.lrs_tried
+    for number, cell in runs.seed_means.dropna(subset=["lr"]).groupby("cell"):
         curve = cell.groupby("lr").agg(loss=("loss", "min"), id=("id", "first"), n=("n", "first"), d=("d", "first"))
         lrs, losses = curve.index.to_numpy(float), curve["loss"].to_numpy(float)
         k = int(np.argmin(losses))
@@ -35,6 +41,7 @@ def optima(runs: Runs) -> pd.DataFrame:
                 lr, loss = float(np.exp(centre + vertex)), float(c0 - c1**2 / (4 * c2))
             else:
                 reason = Reason.CONCAVE if c2 <= 0 else Reason.OUTSIDE_GRID
+        bound = _bound(lr, tried[number]) if reason else ""
         first = curve.iloc[k]
         rows.append(
             {
@@ -45,9 +52,19 @@ def optima(runs: Runs) -> pd.DataFrame:
                 "loss": loss,
                 "n_lrs": len(lrs),
                 "reason": reason,
+                "bound": bound,
             }
         )
-    return pd.DataFrame(rows, columns=["id", "n", "d", "lr", "loss", "n_lrs", "reason"])
+    return pd.DataFrame(rows, columns=["id", "n", "d", "lr", "loss", "n_lrs", "reason", "bound"])
+
+
+def _bound(lr: float, tried: FloatArray) -> Bound:
+    """What the best of the LRs `tried` (ascending) says, where it is the first or the last of them."""
+    if len(tried) == 1:
+        return "only"
+    if lr in (tried[0], tried[-1]):
+        return "at most" if lr == tried[0] else "at least"
+    return ""
 
 
 def fit_lr_optimum(runs: Runs, *, level: float = 0.9, draws: int = 1000, seed: int = 0) -> Fit[LrLaw]:
@@ -55,7 +72,8 @@ def fit_lr_optimum(runs: Runs, *, level: float = 0.9, draws: int = 1000, seed: i
 
     Only bracketed minima count; the others are left out as `optimum_outside_grid`. A size or token count that does
     not vary gets exponent 0, and so do both where there are too few minima to tell: then status is NOT_IDENTIFIED
-    and the law is the geometric mean of what there is. ValueError when no row states its LR.
+    and the law is the geometric mean of what there is; `settings["bound"]` says what that is where none is bracketed.
+    ValueError when no row states its LR.
     """
     cells = optima(runs)
     if cells.empty:
@@ -100,6 +118,7 @@ def fit_lr_optimum(runs: Runs, *, level: float = 0.9, draws: int = 1000, seed: i
         draws=sampled,
         domain={"n": (source["n"].min(), source["n"].max()), "d": (source["d"].min(), source["d"].max())},
         noise=line.noise,
+        settings={"bound": edge["bound"].iloc[0] if not len(kept) and len(set(edge["bound"])) == 1 else ""},
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +13,16 @@ import jinja2
 import numpy as np
 import pandas as pd
 
-from analysis import plots, svg
+from analysis import place, plots, svg
 from analysis.advise import lowest_loss
-from analysis.result import Fit
-from analysis.runs import Points
+from analysis.result import Caveat, Fit, Status
+from analysis.runs import Points, Runs
 from analysis.spending import spending
 from analysis.study import Study, left_out_counts
-from analysis.wording import compute, formula, number, sentence, span, verdict
+from analysis.trials import commands, known_sweep
+from analysis.wording import compute, formula, loss_words, lr_short, lr_words, number, sentence, span, verdict, why
 from tinyllm import storage
+from tinyllm.plan import FEW_DECAY_STEPS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,27 +34,17 @@ class Written:
     fits: str
 
 
-def claim(directory: str) -> None:
-    """Make `directory` (a path or URI), so that one that cannot be written is refused before any work is spent on it.
-
-    ValueError with the remedy.
-    """
-    filesystem, inner = storage.open_fs(directory)
-    try:
-        filesystem.create_dir(inner, recursive=True)
-    except OSError as error:
-        raise _no_place(directory, error) from error
-
-
 def write(study: Study, directory: str | Path) -> Written:
     """Write report.html, report.md and fit.json under `directory` (a path or URI), each whole or not at all.
 
-    ValueError where it cannot be written.
+    ValueError where it cannot be written, or where a file of such a name is not the analysis's own.
     """
     root, page = str(directory), context(study)
+    place.refuse_foreign(root)
     texts = {
         "fit.json": fits_json(study),
-        "report.md": _render("report.md.j2", page),
+        # A section that is not there leaves its blank lines behind.
+        "report.md": re.sub(r"\n{3,}", "\n\n", _render("report.md.j2", page)),
         "report.html": _render("report.html.j2", {**page, "figures": figures(study)}),
     }
     paths = {name: storage.join(root, name) for name in texts}
@@ -59,12 +52,8 @@ def write(study: Study, directory: str | Path) -> Written:
         for name, text in texts.items():
             storage.write_bytes(paths[name], text.encode())
     except OSError as error:
-        raise _no_place(root, error) from error
+        raise place.unwritable(root, error) from error
     return Written(html=paths["report.html"], markdown=paths["report.md"], fits=paths["fit.json"])
-
-
-def _no_place(directory: str, error: OSError) -> ValueError:
-    return ValueError(f"{directory} cannot be written ({error}): give another --out, a directory or s3://bucket/dir")
 
 
 def fits_json(study: Study) -> str:
@@ -92,7 +81,8 @@ def _render(template: str, values: Mapping[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=number, compute=compute, span=span, formula=formula, sentence=sentence)
+    filters = (number, compute, span, formula, sentence, lr_words, lr_short, loss_words, why)
+    environment.filters.update({found.__name__: found for found in filters})
     return environment.get_template(template).render(**values)
 
 
@@ -105,7 +95,10 @@ def context(study: Study) -> dict[str, Any]:
         "largest": float(study.points.flops.max()),
         "level": 90,
         "verdict": verdict(study),
-        "measured": len(study.runs.measured),
+        "measured": measured(study.runs),
+        "show_law": bool(study.fit.draws) or study.fit.status == Status.CONVERGED,
+        "commands": commands(study.next_trials, study.runs),
+        "known_sweep": known_sweep(study.runs.source),
         "sizes": len(np.unique(study.points.n)),
         "budgets": len(np.unique(study.points.d)),
         "statuses": table["status"].value_counts().to_dict(),
@@ -119,6 +112,15 @@ def context(study: Study) -> dict[str, Any]:
         "rows": run_rows(study),
         "residual_sd": study.fits["surface"].noise,
     }
+
+
+def measured(runs: Runs) -> str:
+    """How many losses there are, those after a decay too short to count as whole told apart."""
+    total = len(runs.measured)
+    short = sum(len(warn.points) for warn in runs.warnings if warn.kind == Caveat.FEW_DECAY_STEPS)
+    if not short:
+        return f"{total} fully decayed losses"
+    return f"{total} decayed losses, {short} of them over fewer than {FEW_DECAY_STEPS} steps"
 
 
 def all_warnings(study: Study) -> list[tuple[str, Any]]:
@@ -136,15 +138,17 @@ def law_rows(study: Study) -> list[dict[str, Any]]:
     sizes = study.sizes
     rows = []
     for name, fit in study.fits.items():
+        # Of a law that the runs leave open the numbers are where the solver stood.
+        known = bool(fit.draws) or fit.status != Status.NOT_IDENTIFIED
         rows.append(
             {
                 "name": name,
                 "fit": fit,
-                "a": fit.law.a,
+                "a": fit.law.a if known else None,
                 "a_interval": fit.intervals.get("a", fit.intervals.get("n_exponent")),
-                "n": fit.law.n_opt(target),
+                "n": fit.law.n_opt(target) if known else None,
                 "n_interval": fit.interval(lambda law: law.n_opt(target)),
-                "loss": lowest_loss(fit.law, target, sizes),
+                "loss": lowest_loss(fit.law, target, sizes) if known else None,
                 "loss_interval": fit.interval(lambda law: lowest_loss(law, target, sizes)),
                 "floor": fit.intervals.get("E"),
             }

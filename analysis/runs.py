@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -150,13 +150,18 @@ class Runs:
             rivals=Rivals(cell=cell, gap=gap, cluster=means["setting"].to_numpy(str)),
         )
 
+    @property
+    def lrs_tried(self) -> dict[Any, FloatArray]:
+        """Cell -> its LRs, ascending. One that was stopped or diverged there was tried."""
+        tried = self.table[self.table["status"].isin(["done", "stopped", "diverged"])].dropna(subset=["lr"])
+        return {cell: np.unique(lrs) for cell, lrs in tried.groupby("cell")["lr"]}
+
     def _edges(self, picked: pd.DataFrame) -> list[Warn]:
-        """Points whose best LR has no tried LR on one side. One that was stopped or diverged there was tried."""
-        tried = self.table[self.table["status"].isin(["done", "stopped", "diverged"])]
-        found = []
+        """Points whose best LR has no tried LR on one side."""
+        tried, found = self.lrs_tried, []
         for row in picked.to_dict("records"):
-            lrs = tried.loc[tried["cell"] == row["cell"], "lr"].dropna().unique()
-            if len(lrs) > 1 and not min(lrs) < row["lr"] < max(lrs):
+            lrs = tried.get(row["cell"], np.empty(0))
+            if len(lrs) > 1 and not lrs[0] < row["lr"] < lrs[-1]:
                 found.append(str(row["id"]))
         if not found:
             return []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 
 from analysis import ladder as ladders
-from analysis.advise import Advice, Trial, next_trials, optimum
+from analysis.advise import Advice, next_trials, optimum
 from analysis.backtest import Backtest, backtest
 from analysis.fit import fit_envelope, fit_points, fit_surface
-from analysis.gaps import missing_trials
+from analysis.gaps import missing, missing_trials
 from analysis.influence import Influence, influence
 from analysis.isoflop import fit_isoflop
 from analysis.ladder import Rung, rungs
@@ -22,6 +22,7 @@ from analysis.laws import LrLaw
 from analysis.lr import fit_lr_optimum
 from analysis.result import Caveat, Fit, Reason, Status, Warn
 from analysis.runs import LrChoice, Points, Runs, load
+from analysis.trials import Trial, around_best, with_lrs
 from tinyllm.config import ModelConfig
 
 TARGETS = (1.0, 10.0, 100.0)
@@ -37,7 +38,8 @@ class Study:
     fits: approach -> fit, for those that could be made. refusals: approach -> why it could not be. headline: the
     approach whose advice is given. advice: one a target. next_trials: ranked by what they teach about the headline's
     loss at 10 times the largest compute; where that cannot be told, `next_refusal` says why, and they are what is
-    missing. conventions: exponent of N* by convention.
+    missing. Trials that find the best LR, or show the noise, follow. missing: what the runs lack, in words.
+    conventions: exponent of N* by convention.
     """
 
     runs: Runs
@@ -50,6 +52,7 @@ class Study:
     advice: tuple[Advice, ...]
     next_trials: tuple[Trial, ...]
     next_refusal: str
+    missing: tuple[str, ...]
     conventions: pd.DataFrame
     influence: Influence | None
     backtest: Backtest | None
@@ -59,6 +62,15 @@ class Study:
     def sizes(self) -> tuple[Rung, ...]:
         """The models of the ladder; empty without one."""
         return () if self.ladder is None else rungs(self.ladder, self.runs.params)
+
+    @property
+    def goal(self) -> Advice:
+        """The advice that the page begins with: that of the second target (10 times the largest compute) or the only
+        one; where the runs do not identify it, the largest target that they do identify, if there is one.
+        """
+        asked = self.advice[min(1, len(self.advice) - 1)]
+        known = [advice for advice in self.advice if advice.identified]
+        return asked if asked.identified or not known else max(known, key=lambda advice: advice.flops)
 
     @property
     def fit(self) -> Fit[Any]:
@@ -83,9 +95,15 @@ def study(
     points = runs.best(lr_choice)
     fits: dict[str, Fit[Any]] = {"surface": fit_points(points, bootstrap=bootstrap, seed=seed, level=level)}
     refusals: dict[str, str] = {}
-    for name, make in (("envelope", fit_envelope), ("isoflop", fit_isoflop)):
+    columns: Any = (points.flops, points.n, points.d, points.loss)
+    options: dict[str, Any] = {"level": level, "seed": seed, "ids": points.ids}
+    paths: dict[str, Callable[[], Fit[Any]]] = {
+        "envelope": lambda: fit_envelope(*columns, clusters=points.clusters, draws=bootstrap, **options),
+        "isoflop": lambda: fit_isoflop(*columns, **options),
+    }
+    for name, make in paths.items():
         try:
-            fits[name] = make(points.flops, points.n, points.d, points.loss, level=level, seed=seed, ids=points.ids)
+            fits[name] = make()
         except ValueError as refusal:
             refusals[name] = str(refusal)
     headline = _headline(fits, refusals)
@@ -108,10 +126,12 @@ def study(
     target = 10 * float(points.flops.max())
     next_refusal = ""
     try:
-        trials = next_trials(fits[headline], target_flops=target, ladder=ladder, params=runs.params)
+        trials = next_trials(fits[headline], target_flops=target, ladder=ladder, params=runs.params, points=points)
     except ValueError as refusal:
         next_refusal = str(refusal)
         trials = missing_trials(points, ladder=ladder, params=runs.params)
+    another_seed = surface.has(Caveat.NOISE_ASSUMED) and points.noise is None
+    trials = [*with_lrs(trials, runs, lr), *around_best(runs, another_seed=another_seed)]
     return Study(
         runs=runs,
         points=points,
@@ -123,6 +143,7 @@ def study(
         advice=advice,
         next_trials=tuple(trials),
         next_refusal=next_refusal,
+        missing=tuple(missing(points, lr)),
         conventions=table,
         influence=carried,
         backtest=held_out,
@@ -180,7 +201,7 @@ def conventions(runs: Runs, lr_choice: LrChoice = "lowest") -> pd.DataFrame:
                 row["surface"] = surface.law.a
             # Too few budgets on the envelope in this convention: the cell stays empty.
             with contextlib.suppress(ValueError):
-                row["envelope"] = fit_envelope(points.flops, points.n, points.d, points.loss).law.a
+                row["envelope"] = fit_envelope(points.flops, points.n, points.d, points.loss, draws=0).law.a
             rows.append(row)
     return pd.DataFrame(rows, columns=["params", "flops", "surface", "envelope"])
 

@@ -92,11 +92,11 @@ def _floor(law: LossSurface, loss: FloatArray) -> list[Warn]:
 
 
 def _too_few(n: FloatArray, d: FloatArray, n_points: int, need: int, n_parameters: int) -> str:
-    sizes, horizons = len(np.unique(n)), len(np.unique(d))
-    if sizes < need:
-        return f"{sizes} model sizes cannot separate the size term from the floor: {need} are the least"
-    if horizons < need:
-        return f"{horizons} token counts cannot separate the data term from the floor: {need} are the least"
+    for what, values, term in (("model size", n, "size"), ("token count", d, "data")):
+        count = len(np.unique(values))
+        if count < need:
+            plural = "s" if count > 1 else ""
+            return f"{count} {what}{plural} cannot separate the {term} term from the floor: {need} are the least"
     if n_points <= n_parameters:
         return f"{n_points} points for {n_parameters} parameters: the fit can only interpolate"
     return ""

@@ -7,19 +7,28 @@ from typing import Any
 import numpy as np
 
 from analysis import plots
+from analysis.advise import Advice
 from analysis.laws import KaplanSurface, LossSurface, OptimalPath
-from analysis.result import Fit, Interval, Status
+from analysis.result import Caveat, Fit, Interval, Status
 from analysis.study import Study
+from analysis.trials import Trial
 
 
 def verdict(study: Study) -> list[str]:
     """What must be read before any number of the report: sentences, none where the surface is identified."""
-    said, surface = [], study.fits["surface"]
-    if study.fit.status != Status.CONVERGED:
-        said.append(
-            f"These runs do not identify what is compute-optimal ({study.headline}: {study.fit.status}). "
-            "The numbers are as far as the runs go: a guide, not a measurement."
+    said, surface, goal = [], study.fits["surface"], study.goal
+    unknown = [advice for advice in study.advice if not advice.identified]
+    if unknown:
+        why = f"{study.headline}: {study.fit.status}"
+        if study.fit.status == Status.CONVERGED:
+            why = next(warn.detail for warn in unknown[0].warnings if warn.kind == Caveat.WIDE_INTERVAL)
+        start = (
+            "No advice yet"
+            if unknown[0].flops <= goal.flops
+            else f"No advice from {compute(unknown[0].flops)} FLOPs on"
         )
+        said.append(f"{start}: these runs do not identify what is compute-optimal ({why}).")
+        said.append(f"Missing: {'; '.join(study.missing)}.")
     if surface.status != Status.CONVERGED:
         known = f" (90 % interval {span(surface.intervals['E'])})" if "E" in surface.intervals else ""
         said.append(f"The surface ended {surface.status}: its floor E is not quoted{known}.")
@@ -27,7 +36,48 @@ def verdict(study: Study) -> list[str]:
         said.append(
             f"The {study.headline} has no floor: far beyond the data its losses and their intervals are too low."
         )
+    if goal.lr_bound:
+        said.append(f"The best LR is {lr_words(goal)}.")
+    if not study.fit.draws and study.fit.status == Status.CONVERGED:
+        said.append("Without resamples there are no intervals: how sure these numbers are is not known.")
     return said
+
+
+def lr_words(advice: Advice) -> str:
+    """The peak LR advised: a value, or what is known of it instead."""
+    if advice.lr is None:
+        return "not known"
+    value = number(advice.lr.value, 2)
+    if advice.lr_bound == "only":
+        return f"not known: {value} is the only one tried"
+    if advice.lr_bound:
+        return f"{advice.lr_bound} {value} at the sizes tried: it lies at the edge of the grid"
+    interval = advice.lr.interval
+    known = interval is not None and np.isfinite([interval.low, interval.high]).all()
+    return value if known else f"near {value}, where it was best among those tried"
+
+
+def lr_short(advice: Advice) -> str:
+    """The same for a cell of a table."""
+    if advice.lr is None:
+        return "–"
+    sign = {"": "", "at least": "≥ ", "at most": "≤ ", "only": "only "}[advice.lr_bound]
+    return f"{sign}{number(advice.lr.value, 2)}"
+
+
+def loss_words(advice: Advice) -> str:
+    """The loss expected: a value with its interval where what to train is known, else the interval alone."""
+    interval = advice.loss.interval
+    if advice.identified:
+        return f"{advice.loss.value:.4f} ({span(interval, 5)})"
+    return "not known" if interval is None or not np.isfinite(interval.high) else span(interval, 5)
+
+
+def why(trial: Trial) -> str:
+    """What a trial is for."""
+    if trial.gain is not None:
+        return f"removes {100 * trial.gain:.0f} % of the variance of the loss predicted at 10×"
+    return trial.why or "not measured yet: completes the grid"
 
 
 def number(value: float | None, digits: int = 3) -> str:

@@ -9,7 +9,7 @@ from analysis.advise import lowest_loss, next_trials, optimum
 from analysis.fit import fit_envelope, fit_power_law, fit_surface
 from analysis.ladder import of_runs, rungs
 from analysis.laws import LossSurface
-from analysis.result import Caveat
+from analysis.result import Caveat, Status
 from tinyllm.config import ModelConfig
 
 LAW = LossSurface(A=406.4, B=410.7, E=1.69, alpha=0.34, beta=0.28)
@@ -68,6 +68,46 @@ def test_a_best_size_that_was_not_tried_is_only_a_bound():
     assert small.law.n_opt(6e18) > N[few].max() and "at least" in big[0].detail
     inside = optimum(FIT, flops=1e20).warnings
     assert not any(warn.kind == Caveat.OPTIMUM_OUTSIDE_GRID for warn in inside)
+
+
+def test_a_size_known_to_a_factor_of_ten_at_most_is_advice():
+    c = 1e20
+    low, high = (float(np.quantile(FIT.law_draws.n_opt(c), q)) for q in (0.05, 0.95))
+    assert high < 10 * low and optimum(FIT, flops=c).identified
+
+    def stretched(by):
+        """FIT with log N* of each draw `by` times as far from the fit's."""
+        away = np.log(FIT.law_draws.n_opt(c) / FIT.law.n_opt(c))
+        gamma = FIT.draws["alpha"] + FIT.draws["beta"]
+        return dataclasses.replace(FIT, draws={**FIT.draws, "A": FIT.draws["A"] * np.exp((by - 1) * away * gamma)})
+
+    # The factor that the interval spans is raised to the power by which its ends move apart.
+    for wanted, known in ((9.9, True), (10.1, False)):
+        fit = stretched(np.log(wanted) / np.log(high / low))
+        advice = optimum(fit, flops=c)
+        assert advice.n_interval.high / advice.n_interval.low == pytest.approx(wanted, rel=0.01)
+        assert advice.identified == known
+        assert any("more than a factor of 10" in warn.detail for warn in advice.warnings) != known
+
+
+def test_an_exponent_that_may_be_zero_is_no_advice():
+    rng = np.random.default_rng(0)
+    c = np.geomspace(1e17, 1e18, 5)
+    n = LAW.n_opt(1e17) * np.exp(0.6 * rng.standard_normal(5))
+    loss = 2 + (c / 1e17) ** -0.3
+    fit = fit_envelope(c, n, c / (6 * n), loss)
+    assert len(fit.used) >= 3 and 0 in fit.intervals["n_exponent"]
+    assert fit.status == Status.NOT_IDENTIFIED and fit.has(Caveat.WIDE_INTERVAL)
+    assert not optimum(fit, flops=1e18).identified
+    assert envelope(slice(0, 5)).status == Status.CONVERGED
+
+
+def test_an_envelope_of_two_sizes_is_no_law():
+    two = np.isin(N, np.unique(N)[[1, 3]])
+    fit = fit_envelope(6 * N[two] * D[two], N[two], D[two], LAW.loss(N[two], D[two]))
+    assert fit.status == Status.NOT_IDENTIFIED and fit.intervals["n_exponent"].high == np.inf
+    assert "2 model sizes, 3 are the least" in str([warn.detail for warn in fit.warnings])
+    assert not optimum(fit, flops=1e20).identified
 
 
 def test_an_envelope_advises_the_nearest_depth():
@@ -151,7 +191,7 @@ def envelope(points=slice(None)):
     return fit_envelope(PATH_C[points], n, d, LAW.loss(n, d) * errors[points], draws=20_000)
 
 
-@pytest.mark.parametrize("points", [slice(None), slice(0, 4), slice(0, 3)], ids=["6 points", "4 points", "3 points"])
+@pytest.mark.parametrize("points", [slice(0, 5), slice(0, 4), slice(0, 3)], ids=["5 points", "4 points", "3 points"])
 def test_gain_on_an_envelope_is_that_of_one_more_point_on_a_line(points):
     """Of least squares through known errors: 1 - t'(X'X + ff')^-1 t / t'(X'X)^-1 t, however few the points."""
     fit, c = envelope(points), PATH_C[points]
@@ -172,6 +212,19 @@ def test_gain_on_an_envelope_is_that_of_one_more_point_on_a_line(points):
         assert trial.gain == pytest.approx(1 - variance(np.append(c, trial.flops)) / variance(c), abs=0.03)
 
 
+def test_no_trial_is_advised_that_was_measured(sample_runs):
+    points = sample_runs.best()
+    fit = fit_surface(points.n, points.d, points.loss, clusters=points.clusters, bootstrap=200)
+    target, ladder = 10 * float(points.flops.max()), of_runs(sample_runs)
+
+    def measured(trials):
+        return [t for t in trials if (np.isclose(points.n, t.n) & (np.abs(points.d / t.d - 1) < 0.09)).any()]
+
+    assert measured(next_trials(fit, target_flops=target, ladder=ladder, count=100))
+    again = next_trials(fit, target_flops=target, ladder=ladder, points=points, count=100)
+    assert again and not measured(again)
+
+
 def test_trials_of_an_envelope_are_models_of_the_ladder():
     sizes = {rung.depth: rung for rung in rungs(MODEL)}
     trials = next_trials(envelope(), target_flops=1e22, ladder=MODEL)
@@ -183,8 +236,8 @@ def test_trials_of_an_envelope_are_models_of_the_ladder():
 
 def test_a_fit_that_lacks_sizes_or_budgets_ranks_no_trial():
     one_size = fit_surface(np.full(6, 1e8), D[: 6 * 6 : 6], LAW.loss(1e8, D[: 6 * 6 : 6]), bootstrap=20)
-    with pytest.raises(ValueError, match=r"no trial can be ranked: 1 model sizes .*missing_trials"):
+    with pytest.raises(ValueError, match="no trial can be ranked: 1 model size cannot separate"):
         next_trials(one_size, target_flops=1e22)
-    with pytest.raises(ValueError, match=r"no trial can be ranked: the envelope holds one model size"):
+    with pytest.raises(ValueError, match="no trial can be ranked: the envelope holds 1 model size, 3 are the least"):
         next_trials(fit_envelope(PATH_C, np.full(6, 1e8), PATH_C / 6e8, LAW.loss(1e8, PATH_C / 6e8)), target_flops=1e22)
     assert next_trials(envelope(), target_flops=1e22)

@@ -14,11 +14,12 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from analysis import report, sample, svg
+from analysis import cli, report, sample, svg
 from analysis.result import Fit, Interval, Status
 from analysis.runs import load
 from analysis.study import study
-from analysis.wording import compute, formula, number, span, verdict
+from analysis.trials import commands
+from analysis.wording import compute, formula, lr_words, number, span, verdict
 from tinyllm import record, storage
 
 
@@ -125,6 +126,17 @@ def test_same_records_give_the_same_page(written, tmp_path):
     assert Path(again.html).read_text() == Path(written[1].html).read_text()
 
 
+def assert_no_advice_is_quoted(result, text):
+    """Where a target is not identified the page gives no size, tokens, LR or loss for it, only what is missing."""
+    identified = [advice.identified for advice in result.advice]
+    assert text.count("no advice: not identified") == identified.count(False)
+    big = re.search(r'class="big">(.*?)</p>', text, re.DOTALL).group(1)
+    assert ("train" in big) == result.goal.identified == any(identified)
+    badge = text[text.index("From the ") :].split("</p>")[0]
+    assert ('CONVERGED">advice' in badge) == result.goal.identified
+    assert ("Missing: " in text) == (not all(identified))
+
+
 @pytest.mark.parametrize(
     "rows",
     [
@@ -139,10 +151,66 @@ def test_partial_sweeps_give_a_report(rows, tmp_path):
     files = report.write(result, tmp_path)
     text = Path(files.html).read_text()
     Page(text)
-    assert text.count('<td class="num">not known</td>') == (len(result.next_trials) if result.next_refusal else 0)
+    assert text.count("not measured yet") == sum(t.gain is None and not t.why for t in result.next_trials)
+    assert text.count("python -m sweeps.depth_grid --depths ") == len(commands(result.next_trials, result.runs)) > 0
+    assert_no_advice_is_quoted(result, text)
     for sentence in verdict(result):
         assert text.index(html.escape(sentence)) < text.index('class="big"')
         assert Path(files.markdown).read_text().index(sentence) < Path(files.markdown).read_text().index("## What to")
+
+
+def two_sizes_at_the_edge():
+    """4 points of 2 sizes, whose best LR is the highest of two; half of them with hardly any decay."""
+    found = sample.records(depths=(2, 3), budgets=(200_000, 400_000), lrs=(0.005, 0.01))
+    done = [dataclasses.replace(row, decay_steps=8 if row.planned_tokens < 3e5 else 40) for row in found]
+    assert {row.status for row in done} == {"done"} and len(done) == 8
+    return load(record.frame(done))
+
+
+def test_four_points_of_two_sizes_are_told_as_what_they_are(tmp_path):
+    result = study(two_sizes_at_the_edge(), bootstrap=50)
+    files = report.write(result, tmp_path)
+    page, markdown = Path(files.html).read_text(), Path(files.markdown).read_text()
+    for text in (page, markdown):
+        assert "8 decayed losses, 4 of them over fewer than 10 steps" in text
+        assert "The best LR is at least 0.01 at the sizes tried: it lies at the edge of the grid." in text
+        assert (
+            "Missing: 1 more size (2 measured, 3 needed); 1 more token count (2 measured, 3 needed); LRs above 0.01"
+            in text
+        )
+        assert "fully decayed" not in text
+        assert "the best LR there, 0.01, is the highest tried" in text
+    assert_no_advice_is_quoted(result, page)
+
+
+@pytest.mark.parametrize(
+    ("lrs", "words"),
+    [
+        ((0.1, 0.12), "at most 0.1 at the sizes tried"),
+        ((0.03,), "not known: 0.03 is the only one tried"),
+        ((0.01, 0.02, 0.04, 0.08), None),
+    ],
+)
+def test_a_best_lr_at_the_edge_is_a_bound(lrs, words):
+    result = study(load(record.frame(sample.records(depths=(3, 4, 5, 6), lrs=lrs))), bootstrap=0)
+    assert bool(result.goal.lr_bound) == (words is not None)
+    if words:
+        assert words in " ".join(verdict(result)) and words in lr_words(result.goal)
+    else:
+        assert lr_words(result.goal) == number(result.goal.lr.value, 2)
+
+
+@pytest.mark.parametrize("runs", ["sample", "edge"])
+def test_markdown_stands_as_a_linter_wants_it(runs, sample_runs, tmp_path):
+    result = study(sample_runs if runs == "sample" else two_sizes_at_the_edge(), bootstrap=20)
+    lines = Path(report.write(result, tmp_path).markdown).read_text().splitlines()
+    for before, line, after in zip(["", *lines], lines, [*lines[1:], ""], strict=False):
+        assert line or after, "two blank lines"
+        if line.startswith("#"):
+            assert not before and not after, line
+        for mark in ("- ", "|", "```"):
+            if line.startswith(mark) and mark != "```":
+                assert not before or before.startswith(mark), (before, line)
 
 
 def test_what_is_not_identified_is_said_before_any_number(sample_runs):
@@ -224,9 +292,64 @@ def test_command_line_says_first_that_nothing_is_identified(tmp_path):
     done = run_cli("report", str(tmp_path), "--bootstrap", "50")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("These runs do not identify what is compute-optimal (envelope: NOT_IDENTIFIED)")
-    assert len(list(itertools.takewhile(lambda line: not line.startswith("law ("), lines))) == 3
+    assert lines[0].startswith("No advice yet: these runs do not identify what is compute-optimal (envelope: NOT_I")
+    assert lines[1].startswith("Missing: 2 more sizes (1 measured, 3 needed)")
+    assert len(list(itertools.takewhile(lambda line: not line.startswith("law ("), lines))) == 4
+    assert "law (envelope, NOT_IDENTIFIED): not known" in lines
+    assert sum(": no advice; N* unbounded, loss not known" in line for line in lines) == 3
+    assert any(line.startswith("next: python -m sweeps.depth_grid --depths 2 --lrs ") for line in lines)
     assert any(line.startswith("warning (envelope): few_budgets") for line in lines)
+
+
+def test_a_report_that_another_wrote_is_not_overwritten(tmp_path):
+    for _, group in itertools.groupby(sample.records(depths=(2, 3)), key=lambda row: row.run_id):
+        record.append(str(tmp_path), list(group))
+    own = tmp_path / "report.md"
+    own.write_text("# d2-0123456789ab\n")
+    for _ in range(2):
+        done = run_cli("report", str(tmp_path), "--bootstrap", "0")
+        assert done.returncode == 0, done.stderr
+        assert f"report: {tmp_path / 'analysis' / 'report.html'}" in done.stdout
+        assert sorted(path.name for path in (tmp_path / "analysis").iterdir()) == [
+            "fit.json",
+            "report.html",
+            "report.md",
+        ]
+    done = run_cli("report", str(tmp_path), "--out", str(tmp_path))
+    assert done.returncode == 1 and "holds report.md, not written by the analysis: give another --out" in done.stderr
+    assert own.read_text() == "# d2-0123456789ab\n" and not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("report", "--targets", "0"), "--targets 0 is no compute"),
+        (("report", "--targets", "1e15", "-3"), "--targets -3 is no compute"),
+        (("report", "--targets", "nan"), "--targets nan is no compute"),
+        (("report", "--bootstrap", "-5"), "--bootstrap -5 gives no interval"),
+        (("report", "--bootstrap", "1"), "--bootstrap 1 gives no interval"),
+        (("report", "--seed", "-1"), "--seed -1 is negative"),
+        (("backtest", "--budgets", "0"), "--budgets 0 holds nothing out"),
+        (("backtest", "--budgets", "9"), "cannot hold out 9 of 4 budgets: 2 must be left to fit, so hold out fewer"),
+        (("backtest", "--bootstrap", "-5"), "--bootstrap -5 gives no interval"),
+        (("backtest", "--seed", "-1"), "--seed -1 is negative"),
+    ],
+)
+def test_mistakes_are_named_by_their_flag(arguments, message, sweep_directory, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["analysis", arguments[0], str(sweep_directory), *arguments[1:]])
+    with pytest.raises(SystemExit, match=message):
+        cli.main()
+
+
+@pytest.mark.parametrize("command", ["report", "backtest"])
+def test_help_is_of_the_command_as_it_is_typed(command, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["/somewhere/__main__.py", command, "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        cli.main()
+    text = capsys.readouterr().out
+    assert text.startswith(f"usage: python -m analysis {command} [-h]") and text.splitlines()[0].endswith(" PATH")
+    for noise in ("None", "(default: )", "STR"):
+        assert noise not in text
 
 
 def test_command_line_refuses_a_place_before_it_fits(sweep_directory, tmp_path):

@@ -71,8 +71,9 @@ def test_one_size_is_not_identified_and_still_reported():
     assert found.advice[1].loss.interval == found.advice[1].n_interval == Interval.unbounded(0.9)
     assert found.advice[1].lr.interval == Interval.unbounded(0.9)
     assert not any(warn.kind == Caveat.APPROACHES_DISAGREE for warn in found.warnings)
-    assert "one model size" in found.next_refusal
-    assert {trial.depth for trial in found.next_trials} == {2, 4}
+    assert "1 model size," in found.next_refusal
+    assert {trial.depth for trial in found.next_trials if not trial.why} == {2, 4}
+    assert found.missing[0] == "2 more sizes (1 measured, 3 needed)"
 
 
 @pytest.mark.parametrize(("rows", "headline"), [
