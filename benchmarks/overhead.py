@@ -22,7 +22,6 @@ import tyro
 from sweeps import cluster, grids, runner
 from sweeps.ledger import Ledger
 from sweeps.options import SweepOptions
-from sweeps.pace import Pace
 from sweeps.planned import Planned, plan_sweep
 from sweeps.session import Answer, Session
 from sweeps.tuning import train_trials
@@ -86,7 +85,7 @@ def main() -> None:
             budgets = tuple(Horizon(value=v) for v in (60_000, 120_000))
             grid = replace(grid, base=base, depths=(2,), budgets=budgets)
         have = cluster.own_resources()
-        planned = plan_sweep(options, grid, "", cluster.this_machines_device("cpu"), have, lambda config: 0.0)
+        planned = plan_sweep(options, grid, "", cluster.this_machines_device("cpu"), [have], lambda configs: [])
         started = time.monotonic()
         with cluster.started(have):
             print(f"Ray started in                     {time.monotonic() - started:6.2f} s")
@@ -99,8 +98,8 @@ def main() -> None:
                 board=board,
                 halving=None,
                 ledger=ledger,
-                pace=Pace(planned.speed, planned.group_startup),
-                devices={t.run_id: 1.0 for t in planned.cells.trials},
+                pace=plain.pace,
+                slots=planned.slots,
                 admits=planned.admits,
                 say=print,
                 refresh=lambda: None,

@@ -56,7 +56,9 @@ class Line:
     done: int
     stopped: int
     failed: int
-    """Failed, diverged, or out of budget."""
+    """Failed or diverged."""
+    over_limit: int
+    """Not within the limit of the sweep."""
     best_loss: float | None
     best_lr: float | None
 
@@ -134,7 +136,8 @@ class Board:
                     waiting=states.count("waiting"),
                     done=states.count("done"),
                     stopped=states.count("stopped"),
-                    failed=sum(s in ("failed", "diverged", "budget") for s in states),
+                    failed=states.count("failed") + states.count("diverged"),
+                    over_limit=states.count("budget"),
                     best_loss=None if best is None else self.losses[best],
                     best_lr=None if best is None else self.cells[best].lr,
                 )
@@ -146,18 +149,20 @@ class Board:
 
     @property
     def share_done(self) -> float:
-        """Share of the planned FLOPs that is over with: trained, or not needed any more."""
+        """Share of the planned FLOPs that is over with: trained, or not needed any more. What failed or the limit cut
+        off is missing."""
         total = sum(c.flops for c in self.cells.values())
-        return 1 - self.flops("waiting") / total if total else 1.0
+        return self.flops("done", "stopped", "diverged") / total if total else 1.0
 
     def table(self, footer: str = "") -> Table:
         """The table that a person watches."""
         found = Table(box=None, caption=footer, caption_justify="left")
-        names = ("depth", "budget", "running", "waiting", "done", "stopped", "failed", "best val_loss", "at lr")
+        counted = ("running", "waiting", "done", "stopped", "failed", "over limit")
+        names = ("depth", "tokens", *counted, "best val_loss", "at lr")
         for name in names:
             found.add_column(name, justify="right", no_wrap=True)
         for line in self.lines():
-            counts = (line.running, line.waiting, line.done, line.stopped, line.failed)
+            counts = (line.running, line.waiting, line.done, line.stopped, line.failed, line.over_limit)
             found.add_row(
                 str(line.depth),
                 compact(line.tokens),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sweeps.grid import Grid
 from sweeps.options import SweepOptions, fill, horizons
+from tinyllm.flags import Absent
 from tinyllm.horizon import Unit
 
 
@@ -18,17 +19,17 @@ class DepthGrid(SweepOptions):
     The same command again runs only what is missing, however the sweep ended.
     """
 
-    depths: tuple[int, ...] | None = None
+    depths: Absent[tuple[int, ...]] = None
     """Model sizes, by number of layers. Default: the preset's."""
-    lrs: tuple[float, ...] | None = None
+    lrs: Absent[tuple[float, ...]] = None
     """Peak LRs of the hidden matrices, applied as given; the other groups follow by ratio. Default: the preset's."""
-    budgets: tuple[str, ...] | None = None
+    budgets: Absent[tuple[str, ...]] = None
     """How long to train: 200k, 1.5M, 2B ... of --unit. Default: the preset's."""
     unit: Unit = "tokens"
     """Unit of --budgets; tokens_per_param counts the parameters with the output head."""
 
     def grid(self) -> Grid:
-        return fill(self, depths=self.depths, lrs=self.lrs, budgets=horizons(self.budgets, self.unit))
+        return fill(self, depths=self.depths, lrs=self.lrs, budgets=horizons("--budgets", self.budgets, self.unit))
 
 
 if __name__ == "__main__":

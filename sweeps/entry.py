@@ -17,7 +17,9 @@ def main(kind: type[SweepOptions], argv: Sequence[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else list(argv)
     spec = sys.modules[kind.__module__].__spec__
     program = f"python -m {spec.name if spec is not None else kind.__module__}"
-    options = tyro.cli(kind, args=argv, prog=program, description=inspect.getdoc(kind))
+    options = tyro.cli(
+        kind, args=argv, prog=program, description=inspect.getdoc(kind), config=(tyro.conf.DisallowNone,)
+    )
     command = f"{program} {shlex.join(argv)}"
     try:
         grid = options.grid()

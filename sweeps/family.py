@@ -38,26 +38,33 @@ class Assignment:
 class Family(ray.tune.Trainable):
     """Reports, one a `step()`:
 
-    - at first where the trial stands: the `rung` it has behind it, `startup_seconds` of its actor; nothing is trained
-      yet, so that the sweep can hold it, or refuse it;
+    - at first where the trial stands: the `rung` it has behind it, `startup_seconds` and whether they were those of a
+      `new_process`; nothing is trained yet, so that the sweep can hold it, or refuse it;
     - a budget reached: `rung` (1 = the smallest), `planned_tokens`, `val_loss` and the other `metrics`; `done` with the
       last;
     - `diverged`, `interrupted` or `failed` (which Ray Train has retried already), with `done`.
     """
 
-    def setup(self, config: dict[str, Any], *, jobs: Mapping[str, Assignment], sweep_bell: Any) -> None:
-        self._jobs, self._bell = jobs, sweep_bell
+    def setup(
+        self,
+        config: dict[str, Any],
+        *,
+        jobs: Mapping[str, Assignment],
+        sweep_bell: Any,
+        stop_timeout_s: float = STOP_TIMEOUT_S,
+    ) -> None:
+        self._jobs, self._bell, self._stop_timeout_s = jobs, sweep_bell, stop_timeout_s
         self._closing = bell.listen(sweep_bell)
-        self._begin(config["run_id"], since=psutil.Process().create_time())
+        self._begin(config["run_id"], since=psutil.Process().create_time(), new_process=True)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         since = time.time()
         if not self._end():
             os._exit(1)  # a loop that can't be stopped must not share the process with the next one
-        self._begin(new_config["run_id"], since=since)
+        self._begin(new_config["run_id"], since=since, new_process=False)
         return True
 
-    def _begin(self, run_id: str, *, since: float) -> None:
+    def _begin(self, run_id: str, *, since: float, new_process: bool) -> None:
         self._assignment = self._jobs[run_id]
         self._loop: Loop | None = None
         job = self._assignment.job
@@ -67,6 +74,7 @@ class Family(ray.tune.Trainable):
         self._gate: dict[str, Any] | None = {
             "rung": self._rung(self._pending[0].tokens) - 1 if self._pending else len(self._budgets),
             "startup_seconds": time.time() - since,
+            "new_process": new_process,
             "planned_tokens": None,
             "val_loss": None,
             "done": not self._pending,
@@ -110,7 +118,7 @@ class Family(ray.tune.Trainable):
     def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
         """Tune calls this to pause the trial: the loop ends here, its state is in the trial's own directory."""
         if not self._end():
-            raise TimeoutError(f"the loop did not stop within {STOP_TIMEOUT_S:g} s, so the trial can't be paused")
+            raise TimeoutError(f"the loop did not stop within {self._stop_timeout_s:g} s, so the trial can't be paused")
         return {}
 
     def load_checkpoint(self, checkpoint: dict[str, Any] | None) -> None:
@@ -122,7 +130,7 @@ class Family(ray.tune.Trainable):
     def _end(self) -> bool:
         """Stop the loop; whether it ended in time."""
         loop, self._loop = self._loop, None
-        return loop is None or loop.stop(STOP_TIMEOUT_S)
+        return loop is None or loop.stop(self._stop_timeout_s)
 
 
 def _raise(report: Report) -> None:

@@ -6,7 +6,7 @@ import itertools
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from sweeps.settings import Axis
+from sweeps.settings import Axis, in_a_sweep
 from tinyllm import batching, rules
 from tinyllm.config import CorpusFacts, TrainConfig, changed
 from tinyllm.horizon import Horizon
@@ -125,7 +125,7 @@ def expand(grid: Grid, corpus: CorpusFacts, device: Device) -> Cells:
                     possible.append(budget)
                 except ValueError as error:
                     cell = {"depth": depth, "lr": lr, "seed": seed, "axes": tuple(point), "budget": budget}
-                    refused.append(Refused(**cell, reason=str(error)))
+                    refused.append(Refused(**cell, reason=in_a_sweep(str(error))))
             if not possible:
                 continue
             asked = _config(grid, depth, lr, seed, point, tuple(possible), corpus)
@@ -170,7 +170,7 @@ def _check(config: TrainConfig, corpus: CorpusFacts, device: Device) -> None:
     if resolved.optim.schedule == "wsd" and budget.decay_steps < MIN_DECAY_STEPS:
         raise ValueError(
             f"{budget.tokens:,} tokens leave {budget.decay_steps} steps of decay, at least {MIN_DECAY_STEPS} are needed"
-            ": take a larger budget, a smaller optim.total_batch_size or a larger optim.decay_share"
+            ": take a larger budget, a smaller --total-batch-size or a larger --decay-share"
         )
     if device.memory_bytes is not None:
         needed = batching.state_bytes(resolved.model, resolved.optim.optimizer)

@@ -25,7 +25,7 @@ from sweeps.resources import Resources
 from tinyllm.trainers import group_trainer
 from tinyllm.worker import Job
 
-_END = "end"
+_BEGUN, _END = "begun", "end"
 
 
 class _Reports(UserCallback):
@@ -59,6 +59,7 @@ class GroupLoop:
         self._messages = Queue(actor_options={"num_cpus": 0})
         self._permits = Queue(actor_options={"num_cpus": 0})
         self._reached = 0
+        self._started, self._start_seconds = time.monotonic(), 0.0
         self._controller: Any = None
         self._error: BaseException | None = None
         self._trainer = group_trainer(
@@ -67,7 +68,7 @@ class GroupLoop:
             use_gpu=resources.gpus > 0,
             cpus_per_worker=resources.cpus,
             callbacks=[_Reports(self._messages), _Introduction(self._messages, job.config.run_id)],
-            listen=_listener(sweep_bell),
+            listen=_listener(sweep_bell, self._messages),
             halt=_halt(self._permits),
         )
         self._thread = threading.Thread(target=self._run, daemon=True, name=job.config.run_id)
@@ -87,7 +88,13 @@ class GroupLoop:
             message = self._messages.get()
             if isinstance(message, dict):
                 self._reached = message.get("planned_tokens", 0)
-                return message
+                # Of the first budget; later ones need no start.
+                start, self._start_seconds = self._start_seconds, 0.0
+                return {**message, "group_start_seconds": start}
+            if message == _BEGUN:
+                if not self._reached:
+                    self._start_seconds = time.monotonic() - self._started
+                continue
             if message == _END:
                 # Workers that died or raised are started anew by Ray Train itself.
                 return Ended(error=self._error, retried=isinstance(self._error, WorkerGroupError))
@@ -102,7 +109,7 @@ class GroupLoop:
         with contextlib.suppress(Empty):
             while self._controller is None and self._thread.is_alive():
                 message = self._messages.get(timeout=max(0.0, until - time.monotonic()))
-                self._controller = None if isinstance(message, dict) or message == _END else message
+                self._controller = None if isinstance(message, dict) or message in (_BEGUN, _END) else message
         if self._thread.is_alive() and self._controller is not None:
             # The controller ends itself in `abort`, which its caller sees as an actor that died.
             with contextlib.suppress(ray.exceptions.RayActorError):
@@ -124,5 +131,11 @@ def _halt(permits: Queue) -> Callable[[int], None]:
     return halt
 
 
-def _listener(sweep_bell: Any) -> Callable[[], Callable[[], bool]]:
-    return lambda: bell.listen(sweep_bell).is_set
+def _listener(sweep_bell: Any, messages: Queue) -> Callable[[], Callable[[], bool]]:
+    """What each worker calls where its loop begins."""
+
+    def listen() -> Callable[[], bool]:
+        messages.put(_BEGUN)
+        return bell.listen(sweep_bell).is_set
+
+    return listen

@@ -42,28 +42,28 @@ class Group:
     """True = wait for every live trial of the group, then decide once; False = decide on arrival."""
 
 
-def kept(losses: Mapping[str, float], lrs: Mapping[str, float], factor: int) -> frozenset[str]:
-    """Which of the trials compared at a rung go on: the top 1/factor (rounded up) and the neighbours of the best.
+def kept(losses: Mapping[str, float], lrs: Mapping[str, float], factor: int) -> dict[str, str]:
+    """Which of the trials compared at a rung go on, and why: the top 1/factor (rounded up), and the neighbours of the
+    best.
 
     The neighbours are those next to the best LR on either side; with the best at the edge, the two nearest to it. A
     loss that is not finite is never kept. Ties go to the smaller LR.
     """
     finite = sorted((r for r in losses if math.isfinite(losses[r])), key=lambda r: (losses[r], lrs[r], r))
     if not finite:
-        return frozenset()
+        return {}
     top = finite[: math.ceil(len(losses) / factor)]
     by_lr = sorted(finite, key=lambda r: (lrs[r], r))
     start = min(max(by_lr.index(finite[0]) - 1, 0), max(len(by_lr) - NEAREST, 0))
-    return frozenset(top) | frozenset(by_lr[start : start + NEAREST])
+    beside = "next to the best LR" if 0 < by_lr.index(finite[0]) < len(by_lr) - 1 else "near the best LR, at the edge"
+    return {**dict.fromkeys(by_lr[start : start + NEAREST], beside), **dict.fromkeys(top, f"among the best {len(top)}")}
 
 
 class Halving:
     """Results and decisions of all groups of a sweep. Results may come in any order."""
 
     def __init__(self, groups: Iterable[Group], *, factor: int, decisions: Iterable[Decision] = ()) -> None:
-        """`decisions`: of an earlier session; they bind. Raises ValueError on a factor below 2."""
-        if factor < 2:
-            raise ValueError(f"--reduction-factor {factor}: at least 2, or --no-early-stop to stop nobody")
+        """`factor`: 2 or more. `decisions`: of an earlier session; they bind."""
         self.factor = factor
         self.groups = {g.name: g for g in groups}
         self._group_of = {run_id: g for g in self.groups.values() for run_id in g.lrs}
@@ -120,19 +120,20 @@ class Halving:
         if group.by_rung and any(r not in losses for r in self._live(group, rung)):
             return []
         enough = group.by_rung or len(losses) > ASYNC_PEERS
-        good = kept(losses, group.lrs, self.factor) if enough else frozenset(losses)
+        good = kept(losses, group.lrs, self.factor) if enough else dict.fromkeys(losses, "too few to compare")
         ranked = sorted(losses, key=lambda r: (losses[r], group.lrs[r], r))
         new = []
         for run_id in sorted(undecided):
             loss, keep = losses[run_id], run_id in good and math.isfinite(losses[run_id])
             where = f"rank {ranked.index(run_id) + 1} of {len(losses)} at {rung:,} tokens"
+            why = good[run_id] if keep else "neither among the best nor next to the best LR"
             decision = Decision(
                 group=group.name,
                 rung=rung,
                 run_id=run_id,
                 keep=keep,
                 loss=loss if math.isfinite(loss) else None,
-                reason=where if enough else f"{where}: too few to compare",
+                reason=f"{where}, {why if math.isfinite(loss) else 'diverged'}",
             )
             self.decisions[group.name, rung, run_id] = decision
             new.append(decision)

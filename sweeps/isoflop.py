@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
 
 from sweeps.grid import Grid
 from sweeps.options import SweepOptions, fill, horizons
+from tinyllm.flags import Absent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,15 +21,15 @@ class IsoFlop(SweepOptions):
     The same command again runs only what is missing, however the sweep ended.
     """
 
-    depths: tuple[int, ...] | None = None
+    depths: Absent[tuple[int, ...]] = None
     """Model sizes, by number of layers. Default: the preset's."""
-    lrs: tuple[float, ...] | None = None
+    lrs: Absent[tuple[float, ...]] = None
     """Peak LRs of the hidden matrices, applied as given. Default: the preset's."""
-    flops: tuple[str, ...] = ("2e11", "4e11", "8e11")
+    flops: Annotated[tuple[str, ...], tyro.conf.arg(aliases=["--budgets"])] = ("2e11", "4e11", "8e11")
     """Budgets in FLOPs: 1e17, or 100P."""
 
     def grid(self) -> Grid:
-        return fill(self, depths=self.depths, lrs=self.lrs, budgets=horizons(self.flops, "flops"))
+        return fill(self, depths=self.depths, lrs=self.lrs, budgets=horizons("--budgets", self.flops, "flops"))
 
 
 if __name__ == "__main__":

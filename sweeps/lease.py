@@ -10,6 +10,7 @@ import contextlib
 import os
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 
@@ -60,6 +61,11 @@ def held(
         released.set()
         thread.join()
         storage.delete_file(mine)
+
+
+def is_held(root: str) -> bool:
+    """Whether a lease of a directory was renewed within its time, as far as this machine's clock tells."""
+    return any(time.time() - at < LAPSE_S for at in storage.modified(storage.join(root, LEASE_DIR)).values())
 
 
 def _others(directory: str, me: str, lapse_s: float) -> dict[str, float]:

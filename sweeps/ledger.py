@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Mapping
+from typing import Any, Literal
 
 from tinyllm import storage
 
@@ -15,6 +16,35 @@ LEDGER_FILE = "ledger.json"
 WRITE_EVERY_S = 5.0
 # What a killed sweep may have spent after its last entry; charged in full when it goes on.
 GAP_S = 10.0
+
+
+KEYS = {
+    "open",
+    "begun",
+    "spent_device_seconds",
+    "quotes",
+    "holding_devices",
+    "running",
+    "price_per_device_hour",
+    "limit_device_seconds",
+    "written_at",
+}
+
+
+def read_entry(root: str) -> dict[str, Any]:
+    """The ledger under a sweep's directory. Raises ValueError, with the remedy, on one of another version."""
+    path = storage.join(root, LEDGER_FILE)
+    try:
+        entry = json.loads(storage.read_bytes(path))
+        lacks = KEYS - entry.keys()
+    except (ValueError, AttributeError):
+        lacks = KEYS
+    if lacks:
+        raise ValueError(
+            f"{path} is no ledger of this version (it lacks {', '.join(sorted(lacks))}): go on with the version that "
+            "wrote it, or remove the file: what was spent until now is then not counted"
+        )
+    return entry
 
 
 class Ledger:
@@ -39,12 +69,13 @@ class Ledger:
         """Device-seconds, of earlier sessions as well."""
         self._quotes: dict[tuple[str, int], float] = {}
         self._reserved: dict[str, float] = {}
+        self._asked: dict[str, float] = {}
         self._holding: dict[str, float] = {}
         if storage.exists(self._path):
-            entry = json.loads(storage.read_bytes(self._path))
+            entry = read_entry(root)
             self.spent = entry["spent_device_seconds"] + GAP_S * entry["holding_devices"]
             self._quotes = {(r, int(t)): s for r, found in entry["quotes"].items() for t, s in found.items()}
-        self._open = False
+        self._open = self._begun = False
         self._ticked = self._written = clock()
 
     @property
@@ -66,6 +97,7 @@ class Ledger:
                 self._reserved[run_id] = max(0.0, self._reserved[run_id] - elapsed * devices)
         changed = set(holding) != set(self._holding)
         self._holding = dict(holding)
+        self._begun = self._begun or bool(holding)
         if changed or now - self._written >= WRITE_EVERY_S:
             self.write()
 
@@ -74,16 +106,35 @@ class Ledger:
         self.spent += device_seconds
 
     def reserve(self, run_id: str, device_seconds: float) -> bool:
-        """Set aside what the next segment of a trial is quoted at; False, and nothing happens, when it does not fit."""
+        """Set aside what the next segment of a trial is quoted at; False, and nothing happens, when it does not fit.
+
+        Trials that have not started yet give way.
+        """
         others = sum(left for other, left in self._reserved.items() if other != run_id)
-        if self._limit is not None and self.spent + others + device_seconds > self._limit:
+        if not self._fits(others + device_seconds):
             return False
+        self._asked.pop(run_id, None)
         self._reserved[run_id] = device_seconds
         return True
+
+    def ask(self, run_id: str, device_seconds: float) -> Literal["go", "wait", "stop"]:
+        """The same for a trial that is to wait for a slot, its start-up included; until it reserves or is released.
+
+        "wait" = it may fit when what others have set aside is known to be less; "stop" = it never will.
+        """
+        others = sum(left for asked in (self._reserved, self._asked) for r, left in asked.items() if r != run_id)
+        if not self._fits(others + device_seconds):
+            return "wait" if others and self._fits(device_seconds) else "stop"
+        self._asked[run_id] = device_seconds
+        return "go"
+
+    def _fits(self, device_seconds: float) -> bool:
+        return self._limit is None or self.spent + device_seconds <= self._limit
 
     def release(self, run_id: str) -> None:
         """The trial's segment is over."""
         self._reserved.pop(run_id, None)
+        self._asked.pop(run_id, None)
 
     def open(self, quotes: Mapping[tuple[str, int], float]) -> None:
         """A session begins.
@@ -103,6 +154,7 @@ class Ledger:
             quotes.setdefault(run_id, {})[tokens] = seconds
         entry = {
             "open": self._open,
+            "begun": self._begun,
             "spent_device_seconds": self.spent,
             "quotes": quotes,
             "holding_devices": sum(self._holding.values()),
@@ -118,6 +170,7 @@ class Ledger:
         self._open = False
         self.tick({})
         self._reserved.clear()
+        self._asked.clear()
         self.write()
 
     def quoted(self, cells: Collection[tuple[str, int]] | None = None) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -21,8 +22,8 @@ def only_here(
 
     def busy(who: str) -> ValueError:
         return ValueError(
-            f"{who} runs the sweep in {root}: watch it with `python -m sweeps.status`, end it with "
-            "Ctrl-C, or take another --name"
+            f"{who} runs the sweep in {root}: watch it with `{_status(root)}`, end it with Ctrl-C, or take another "
+            "--name"
         )
 
     def refuse() -> None:
@@ -34,3 +35,14 @@ def only_here(
     else:
         with lease.held(root, busy, say, renew_s=renew_s, lapse_s=lapse_s):
             yield
+
+
+def is_held(root: str) -> bool:
+    """Whether a process runs the sweep in a directory. (On an object store: renewed its lease a moment ago.)"""
+    return storage.is_locked(root) if storage.is_local(root) else lease.is_held(root)
+
+
+def _status(root: str) -> str:
+    """The command that shows how the sweep in a directory stands."""
+    name = root.partition("?")[0].rpartition("/")[2]
+    return f"python -m sweeps.status {shlex.quote(name)} --storage {shlex.quote(storage.parent(root))}"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sweeps.grid import Grid
 from sweeps.options import SweepOptions, fill, horizons
+from tinyllm.flags import Absent
 from tinyllm.horizon import Unit
 
 
@@ -19,7 +20,7 @@ class LrGrid(SweepOptions):
 
     early_stop: bool = False
     """ASHA within a size: after each budget the worse LRs stop. The best and its neighbours always go on."""
-    depths: tuple[int, ...] | None = None
+    depths: Absent[tuple[int, ...]] = None
     """Model sizes, by number of layers. Default: the preset's."""
     center: float = 0.02
     """The LR in the middle: peak of the hidden matrices, applied as given."""
@@ -27,7 +28,7 @@ class LrGrid(SweepOptions):
     """Ratio of neighbouring LRs."""
     count: int = 5
     """How many LRs."""
-    budgets: tuple[str, ...] | None = None
+    budgets: Absent[tuple[str, ...]] = None
     """How long to train: 200k, 1.5M, 2B ... of --unit. Default: the preset's."""
     unit: Unit = "tokens"
     """Unit of --budgets; tokens_per_param counts the parameters with the output head."""
@@ -36,7 +37,7 @@ class LrGrid(SweepOptions):
         if self.factor <= 1 or self.count < 1:
             raise ValueError(f"--factor {self.factor:g} must be above 1 and --count {self.count} at least 1")
         lrs = [self.center * self.factor ** (i - (self.count - 1) / 2) for i in range(self.count)]
-        return fill(self, depths=self.depths, lrs=lrs, budgets=horizons(self.budgets, self.unit))
+        return fill(self, depths=self.depths, lrs=lrs, budgets=horizons("--budgets", self.budgets, self.unit))
 
 
 if __name__ == "__main__":

@@ -10,12 +10,17 @@ import tyro
 
 from sweeps import grids
 from sweeps.grid import Grid
+from sweeps.limit import Limit
 from sweeps.resources import Resources
 from sweeps.settings import parse_axis, parse_setting
 from tinyllm import storage
 from tinyllm.config import changed
+from tinyllm.flags import Absent
 from tinyllm.horizon import Horizon, Unit, parse_quantity
 from tinyllm.options import RunOptions
+
+# None by default, of which --help says nothing.
+Texts = Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,13 +33,13 @@ class SweepOptions:
     """Name of the sweep: all of it lies in STORAGE/NAME."""
     storage: str = "out"
     """Local directory or URI (s3://bucket/dir); on a cluster, a place that every node reaches."""
-    data: str | None = None
+    data: Absent[str] = None
     """Prepared corpus (directory or URI) or a built-in one (sotu, zipf). Default: $TINYLLM_DATA, else sotu."""
     seeds: tuple[int, ...] = (0,)
     """A trial for each: weights and order of the data."""
-    axis: tuple[str, ...] = ()
+    axis: Texts = ()
     """More dimensions of the grid, any field of a trial's config: optim.weight_decay=0.1,0.2"""
-    set: tuple[str, ...] = ()
+    set: Texts = ()
     """Fixed fields of every trial's config: optim.total_batch_size=4096 data.eval_tokens=16384"""
     separate_trunks: bool = False
     """One trial a budget, with the batch its rule gives for that budget: checks what sharing a trunk costs."""
@@ -45,19 +50,19 @@ class SweepOptions:
     """Ray: auto = join the cluster running here, else start one; local = start one; HOST:PORT = join."""
     probe: bool = False
     """Measure the speed of each depth by a few real steps, for the price; else it is assumed."""
-    price: float | None = None
+    price: Absent[float] = None
     """Price of a device (GPU, else trial slot) for an hour."""
-    max_gpu_hours: float | None = None
+    max_gpu_hours: Absent[float] = None
     """Hard stop of the sweep, in device-hours over all its sessions: trials save their state and end."""
-    max_cost: float | None = None
+    max_cost: Absent[float] = None
     """The same in money; needs --price."""
-    slots: int | None = None
+    slots: Absent[int] = None
     """Trials at once. Default: as many as the cluster holds; give it where a cluster grows on demand."""
-    workers: tuple[str, ...] = ()
+    workers: Texts = ()
     """Workers a trial by depth, DEPTH=WORKERS; a depth takes the entry at or below it. Default: one."""
     cpus_per_worker: float = 1
     """CPUs of a worker."""
-    gpus_per_worker: float | None = None
+    gpus_per_worker: Absent[float] = None
     """GPUs of a worker. Default: 1 where the cluster has GPUs, else 0."""
 
     early_stop: bool = True
@@ -71,6 +76,23 @@ class SweepOptions:
 
     run: Annotated[RunOptions, tyro.conf.arg(name="")] = field(default_factory=RunOptions)
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for what no cluster could run: a dry run accepts nothing that a sweep would not."""
+        _ = self.limit, self.root
+        self.resources(depth=1, on_gpu=False)
+        workers = self._workers_by_depth()
+        if any(n < 1 for n in workers.values()):
+            raise ValueError(f"--workers {' '.join(self.workers)}: a trial has at least one worker")
+        if self.slots is not None and self.slots < 1:
+            raise ValueError(f"--slots {self.slots}: at least one trial runs at a time")
+        if self.reduction_factor < 2:
+            raise ValueError(
+                f"--reduction-factor {self.reduction_factor}: at least 2, or --no-early-stop to stop nobody"
+            )
+        for seed in self.seeds:
+            if not 0 <= seed < 2**63:
+                raise ValueError(f"--seeds {seed}: a seed is a whole number from 0 to 2^63 - 1")
+
     def grid(self) -> Grid:
         """The grid that the flags of an entry point ask for."""
         raise NotImplementedError
@@ -83,26 +105,26 @@ class SweepOptions:
         return storage.absolute(storage.join(self.storage, self.name))
 
     @property
-    def limit_hours(self) -> float | None:
-        """The lower of the limits, in device-hours. Raises ValueError on --max-cost without a price."""
-        if self.max_cost is not None and not self.price:
-            raise ValueError(f"--max-cost {self.max_cost:g} needs the price of a device for an hour: --price")
-        limits = [self.max_gpu_hours, self.max_cost / self.price if self.max_cost and self.price else None]
-        return min((limit for limit in limits if limit is not None), default=None)
+    def limit(self) -> Limit:
+        """The hard stop."""
+        return Limit(gpu_hours=self.max_gpu_hours, cost=self.max_cost, price=self.price)
 
     def resources(self, depth: int, *, on_gpu: bool) -> Resources:
         """What a trial of that depth asks for."""
         gpus = self.gpus_per_worker if self.gpus_per_worker is not None else float(on_gpu)
-        return Resources(workers=self._workers(depth), cpus=self.cpus_per_worker, gpus=gpus)
+        at = [d for d in self._workers_by_depth() if d <= depth]
+        workers = self._workers_by_depth()[max(at)] if at else 1
+        return Resources(workers=workers, cpus=self.cpus_per_worker, gpus=gpus)
 
-    def _workers(self, depth: int) -> int:
-        found = 1
+    def _workers_by_depth(self) -> dict[int, int]:
+        found: dict[int, int] = {}
         for text in self.workers:
-            at, equals, number = text.partition("=")
-            if not (equals and at.isdigit() and number.isdigit()):
+            depth, equals, number = text.partition("=")
+            if not (equals and depth.isdigit() and number.isdigit()):
                 raise ValueError(f"--workers {text!r}: write DEPTH=WORKERS, e.g. 12=2 24=8")
-            if int(at) <= depth:
-                found = int(number)
+            if int(depth) in found:
+                raise ValueError(f"--workers {' '.join(self.workers)}: depth {depth} stands twice")
+            found[int(depth)] = int(number)
         return found
 
 
@@ -133,6 +155,9 @@ def fill(
     )
 
 
-def horizons(texts: Sequence[str] | None, unit: Unit) -> list[Horizon] | None:
-    """'200k' '1.5M' in some unit; None stays None."""
-    return None if texts is None else [Horizon(value=parse_quantity(t), unit=unit) for t in texts]
+def horizons(flag: str, texts: Sequence[str] | None, unit: Unit) -> list[Horizon] | None:
+    """'200k' '1.5M' in some unit; None stays None. Raises ValueError that names the flag for what is no quantity."""
+    try:
+        return None if texts is None else [Horizon(value=parse_quantity(t), unit=unit) for t in texts]
+    except ValueError as error:
+        raise ValueError(f"{flag} {error}") from None

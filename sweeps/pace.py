@@ -1,41 +1,94 @@
-"""How long the next segment of a trial takes: the quoted speed until this sweep has measured its own."""
+"""How long what is next of a trial takes: as quoted until this sweep has measured its own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from sweeps.grid import Trial
-from sweeps.quote import Speed, segment_flops, segment_seconds
+from sweeps.quote import Speed, Startup, evaluation_flops, segment_flops, segment_seconds
+from sweeps.resources import Resources
+from tinyllm.record import RunRecord
 
 
 class Pace:
-    """Device-seconds a FLOP by depth, evaluation and saving included, re-estimated with every segment that ends."""
+    """Speed by depth, evaluation and saving included, and start-up, re-estimated with all that ends in this session."""
 
-    def __init__(self, speed: Speed, startup: Mapping[str, float]) -> None:
-        """`startup`: device-seconds before a trial trains, by run_id; nothing for those that find a warm process."""
-        self._speed, self.startup = speed, startup
-        self._begun: dict[str, tuple[Trial, int, float, float]] = {}
-        self._measured: dict[int, tuple[float, float]] = {}
+    def __init__(self, speed: Speed, startup: Startup, resources: Mapping[str, Resources]) -> None:
+        """`resources`: of each trial, by run_id."""
+        self._speed, self._startup, self.resources = speed, startup, resources
+        self._begun: dict[str, tuple[Trial, int, float]] = {}
+        self._flops: defaultdict[int, float] = defaultdict(float)
+        self._seconds: defaultdict[int, float] = defaultdict(float)
+        self._starts: dict[str, list[float]] = {"slot": [], "trial": [], "group": []}
 
-    def device_seconds(self, trial: Trial, rung: int) -> float:
-        """Of the segment after `rung` budgets."""
-        flops = segment_flops(trial, rung)
-        seconds, measured = self._measured.get(trial.depth, (0.0, 0.0))
-        startup = self.startup.get(trial.run_id, 0.0) if rung == 0 else 0.0
-        return startup + (flops * seconds / measured if measured else segment_seconds(trial, rung, self._speed))
+    @property
+    def speed(self) -> Speed:
+        """Of one device."""
+        measured = {depth: self._flops[depth] / self._seconds[depth] / 1e12 for depth in self._seconds}
+        return replace(self._speed, by_depth={**self._speed.by_depth, **measured})
 
-    def began(self, trial: Trial, rung: int, devices: float, now: float) -> None:
-        """`now`: seconds of a monotonic clock."""
-        self._begun[trial.run_id] = trial, rung, devices, now
+    @property
+    def measured(self) -> bool:
+        """Whether a segment has ended."""
+        return bool(self._seconds)
 
-    def ended(self, run_id: str, now: float, device_seconds: float | None = None) -> None:
+    @property
+    def startup(self) -> Startup:
+        """Seconds."""
+        return replace(self._startup, **{what: sum(s) / len(s) for what, s in self._starts.items() if s})
+
+    def device_seconds(self, trial: Trial, rung: int, *, starts: bool) -> float:
+        """Of the segment after `rung` budgets, for a trial that has its process; `starts`: that has not trained yet."""
+        resources = self.resources[trial.run_id]
+        group = resources.devices * self.startup.group if starts and resources.workers > 1 else 0.0
+        return group + segment_seconds(trial, rung, self.speed)
+
+    def start_seconds(self, trial: Trial, *, new_process: bool) -> float:
+        """Device-seconds before a trial asks whether it may train."""
+        startup = self.startup
+        return self.resources[trial.run_id].devices * (startup.slot if new_process else startup.trial)
+
+    def started(self, seconds: float, *, new_process: bool) -> None:
+        """So long it took until a trial asked whether it may train."""
+        self._starts["slot" if new_process else "trial"].append(seconds)
+
+    def began(self, trial: Trial, rung: int, now: float) -> None:
+        """A segment. `now`: seconds of a monotonic clock."""
+        self._begun[trial.run_id] = trial, rung, now
+
+    def elapsed(self, run_id: str, now: float) -> float:
+        """Seconds since a trial's segment began; 0 where none runs."""
+        return now - self._begun[run_id][2] if run_id in self._begun else 0.0
+
+    def ended(self, run_id: str, now: float, group_start: float = 0.0) -> None:
         """The segment that began last was trained to its end. Nothing is learnt of one that began elsewhere.
 
-        `device_seconds`: without start-up, where it is known; else all time since it began.
+        `group_start`: seconds of it that passed before the first of several workers trained.
         """
         if run_id not in self._begun:
             return
-        trial, rung, devices, started = self._begun.pop(run_id)
-        spent = (now - started) * devices if device_seconds is None else device_seconds
-        seconds, flops = self._measured.get(trial.depth, (0.0, 0.0))
-        self._measured[trial.depth] = seconds + spent, flops + segment_flops(trial, rung)
+        trial, rung, started = self._begun.pop(run_id)
+        if group_start:
+            self._starts["group"].append(group_start)
+        self._seconds[trial.depth] += (now - started - group_start) * self.resources[run_id].devices
+        self._flops[trial.depth] += segment_flops(trial, rung) + evaluation_flops(trial)
+
+    def forget(self, run_id: str) -> None:
+        """Its segment was not trained to its end."""
+        self._begun.pop(run_id, None)
+
+
+def on_record(records: Iterable[RunRecord], trials: Iterable[Trial]) -> dict[int, float]:
+    """TFLOP/s of a device by depth, evaluation and saving included, as earlier sessions of a sweep recorded it."""
+    flops: defaultdict[int, float] = defaultdict(float)
+    seconds: defaultdict[int, float] = defaultdict(float)
+    rows = {r.key: r for r in records}
+    for trial in trials:
+        for rung, budget in enumerate(trial.plan.budgets):
+            row = rows.get((trial.run_id, budget.tokens))
+            if row is not None and row.device_seconds is not None:
+                flops[trial.depth] += segment_flops(trial, rung) + evaluation_flops(trial)
+                seconds[trial.depth] += row.device_seconds
+    return {depth: flops[depth] / seconds[depth] / 1e12 for depth in seconds}

@@ -15,11 +15,22 @@ from tinyllm.horizon import Horizon
 ASSUMED_MFU = 0.4
 # One CPU core with the small models of the smoke grid: `python -m sweeps.depth_grid --preset smoke --probe --dry-run`.
 ASSUMED_CPU_TFLOPS = 0.02
-# Start-up, in seconds of each of a trial's devices. `python -m benchmarks.overhead` on 2 CPU cores that others used as
-# well: 15 s until the first trial of a process starts, and 3.6 s a trial that were neither training nor evaluation.
-SLOT_SECONDS = 10.0  # a slot's process, which later trials use again
-TRIAL_SECONDS = 1.0  # a trial in such a process
-GROUP_SECONDS = 25.0  # a trial of several workers, which has processes of its own: 51 CPU-seconds for two of them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Startup:
+    """Seconds before a trial trains, of each of its devices.
+
+    The defaults: `python -m benchmarks.overhead` on 2 CPU cores that others used as well: 15 s until the first trial of
+    a process starts, and 3.6 s a trial that were neither training nor evaluation.
+    """
+
+    slot: float = 10.0
+    """A slot's process, which later trials use again."""
+    trial: float = 1.0
+    """A trial in such a process."""
+    group: float = 25.0
+    """More for a trial of several workers, which have processes of their own: 51 CPU-seconds for two of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,21 +38,37 @@ class Speed:
     """TFLOP/s of one device, and where the number is from."""
 
     tflops: float
+    """Assumed."""
     source: str
+    """Of the assumption."""
     by_depth: Mapping[int, float] = field(default_factory=dict)
-    """Measured, for some depths."""
+    """Measured, for some depths: by a probe, or by trials of this sweep."""
 
     def of(self, depth: int) -> float:
-        return self.by_depth.get(depth, self.tflops)
+        """A depth that was not measured is taken for as fast as the nearest that was."""
+        if not self.by_depth:
+            return self.tflops
+        return self.by_depth[min(self.by_depth, key=lambda d: (abs(d - depth), d))]
+
+    def __str__(self) -> str:
+        if not self.by_depth:
+            return f"speed assumed, {rate(self.tflops)} for {self.source}: --probe measures it"
+        found = ", ".join(f"{rate(tflops)} at depth {d}" for d, tflops in sorted(self.by_depth.items()))
+        return f"speed measured, {found}"
 
 
 def assumed_speed(device: Device) -> Speed:
     """A guess for planning: a share of the peak, or a plain figure for a CPU core or an unknown chip."""
     if device.peak_tflops is not None:
         tflops = ASSUMED_MFU * device.peak_tflops
-        return Speed(tflops=tflops, source=f"assumed: {ASSUMED_MFU:.0%} of the peak of {device.name}")
+        return Speed(tflops=tflops, source=f"{device.name} at {ASSUMED_MFU:.0%} of its peak")
     what = "a CPU core" if device.kind == "cpu" else f"{device.name}, whose peak is not known"
-    return Speed(tflops=ASSUMED_CPU_TFLOPS, source=f"assumed for {what}")
+    return Speed(tflops=ASSUMED_CPU_TFLOPS, source=what)
+
+
+def rate(tflops: float) -> str:
+    """.02 -> '20 GFLOP/s'."""
+    return f"{tflops:.3g} TFLOP/s" if tflops >= 1 else f"{tflops * 1e3:.3g} GFLOP/s"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +97,11 @@ class Quote:
     @property
     def device_hours(self) -> float:
         return sum(self.device_seconds.values()) / 3600
+
+    @property
+    def first_hours(self) -> float:
+        """Device-hours of the first budget that is to be run."""
+        return next(iter(self.device_seconds.values())) / 3600
 
     @property
     def cost(self) -> float | None:
@@ -101,10 +133,10 @@ def quote(
     return Quote(trial=trial, device_seconds=seconds, price=price, note=note)
 
 
-def startup_seconds(resources: Resources, *, trials: int, slots: int) -> float:
+def startup_seconds(startup: Startup, resources: Resources, *, trials: int, slots: int) -> float:
     """Device-seconds of a trial's start-up, and its share of the start-up of the slots' processes."""
-    own = GROUP_SECONDS if resources.workers > 1 else TRIAL_SECONDS
-    return resources.devices * (own + SLOT_SECONDS * min(1.0, slots / trials))
+    own = startup.trial + (startup.group if resources.workers > 1 else 0.0)
+    return resources.devices * (own + startup.slot * min(1.0, slots / trials))
 
 
 def segment_seconds(trial: Trial, budget_index: int, speed: Speed) -> float:
@@ -133,7 +165,7 @@ def table(quotes: Sequence[Quote], speed: Speed) -> Table:
     seeds = len({q.trial.config.seed for q in quotes}) > 1
     priced = any(q.cost is not None for q in quotes)
     noted = any(q.note for q in quotes)
-    found = Table(title=f"{len(quotes)} trials; speed {speed.source}", title_justify="left", box=None)
+    found = Table(title=f"{len(quotes)} trials; {speed}", title_justify="left", box=None)
     columns = ["trial", "depth", "lr", *(["seed"] if seeds else []), *paths, "params"]
     columns += ["budgets (tokens)", *(["so far"] if noted else []), "to train", "TFLOP", "epochs", "device-h"]
     columns += ["cost"] if priced else []
@@ -173,7 +205,7 @@ def summary(quotes: Sequence[Quote]) -> str:
     separate = sum(q.trial.plan.separate_tokens * q.trial.plan.flops_per_token for q in quotes)
     return (
         f"Total: {len(quotes)} trials, {what}, {flops / 1e12:.4g} TFLOP, {hours:.3g} device-hours{price}, "
-        f"start-up and evaluation included; early stopping spends less.\n"
+        f"start-up and evaluation included.\n"
         f"One run a budget instead (cosine) would take {separate / 1e12:.4g} TFLOP: "
         f"trunks with branches save {1 - whole / separate if separate else 0:.0%} of that."
     )
@@ -184,9 +216,7 @@ def refused_table(refused: Iterable[Refused]) -> Table:
     rows: dict[tuple[int, Horizon, str], list[Refused]] = {}
     for cell in refused:
         rows.setdefault((cell.depth, cell.budget, cell.reason), []).append(cell)
-    hint = "A setting that a reason names is given here as, e.g., --set optim.total_batch_size=1024."
-    title = "Refused: these cells can't be run"
-    found = Table(title=title, title_justify="left", caption=hint, caption_justify="left", box=None)
+    found = Table(title="Refused: these cells can't be run", title_justify="left", box=None)
     for name in ("depth", "budget", "cells", "reason"):
         found.add_column(name, justify="right" if name == "cells" else "left", overflow="fold")
     for (depth, budget, reason), cells in rows.items():

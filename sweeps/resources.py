@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+# What each node of a cluster has.
+Nodes = Sequence[Mapping[str, float]]
 
 # A custom resource of each node (`ray start --resources`), taken by the driver of a multi-worker trial: with CPUs
 # instead, as many drivers as there are CPUs would wait for ever for workers.
@@ -22,11 +26,17 @@ class Resources:
     """A worker."""
 
     def __post_init__(self) -> None:
-        if self.workers < 1 or self.cpus <= 0 or self.gpus < 0:
+        if self.workers < 1 or not 0 < self.cpus < math.inf or not 0 <= self.gpus < math.inf:
             raise ValueError(
-                f"{self.workers} worker(s) with {self.cpus:g} CPUs and {self.gpus:g} GPUs: a trial needs at least one "
-                "worker with more than 0 CPUs"
+                f"{self}: a trial needs at least one worker with more than 0 CPUs, and 0 or more GPUs "
+                "(--workers, --cpus-per-worker, --gpus-per-worker)"
             )
+        for name, amount in (("CPUs", self.cpus), ("GPUs", self.gpus)):
+            if amount > 1 and amount != int(amount):
+                raise ValueError(f"{self}: above 1, Ray gives whole {name} only")
+
+    def __str__(self) -> str:
+        return f"{self.workers} worker(s) with {self.cpus:g} CPUs and {self.gpus:g} GPUs"
 
     @property
     def devices(self) -> float:
@@ -38,22 +48,41 @@ class Resources:
         """Of the trial's actor."""
         if self.workers > 1:
             return {TRIAL_SLOT: 1}
-        return {"CPU": self.cpus, **({"GPU": self.gpus} if self.gpus else {})}
+        return self._worker
 
     @property
     def total(self) -> dict[str, float]:
         """Of all its workers, and of the driver they have."""
-        found = {"CPU": self.workers * self.cpus, "GPU": self.workers * self.gpus}
+        found = {name: self.workers * amount for name, amount in self._worker.items()}
         return found | ({TRIAL_SLOT: 1} if self.workers > 1 else {})
 
-    def slots(self, cluster: Mapping[str, float]) -> int:
-        """How many such trials a cluster with these resources runs at once."""
-        return min(int(cluster.get(name, 0) / amount + 1e-9) for name, amount in self.total.items() if amount)
+    @property
+    def _worker(self) -> dict[str, float]:
+        return {"CPU": self.cpus, **({"GPU": self.gpus} if self.gpus else {})}
+
+    def slots(self, nodes: Nodes) -> int:
+        """How many such trials a cluster of these nodes runs at once. A worker lies on one node."""
+        held = sum(min(_times(node, name, amount) for name, amount in self._worker.items()) for node in nodes)
+        held //= self.workers
+        return held if self.workers == 1 else min(held, sum(_times(node, TRIAL_SLOT, 1) for node in nodes))
 
 
-def all_fit(trials: Iterable[Resources], cluster: Mapping[str, float]) -> bool:
-    """Whether a cluster with these resources runs all these trials at once."""
+def _times(node: Mapping[str, float], name: str, amount: float) -> int:
+    return int(node.get(name, 0) / amount + 1e-9)
+
+
+def sum_of(nodes: Nodes) -> Counter[str]:
+    """What a cluster has in all."""
+    found: Counter[str] = Counter()
+    for node in nodes:
+        found.update(node)
+    return found
+
+
+def all_fit(trials: Iterable[Resources], nodes: Nodes) -> bool:
+    """Whether a cluster of these nodes runs all these trials at once."""
     asked: Counter[str] = Counter()
     for trial in trials:
         asked.update(trial.total)
-    return all(amount <= cluster.get(name, 0) + 1e-9 for name, amount in asked.items())
+    have = sum_of(nodes)
+    return all(amount <= have[name] + 1e-9 for name, amount in asked.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import ray
@@ -12,26 +12,27 @@ from ray.exceptions import RayError
 from ray.tune import TuneError
 from rich.console import Console
 
-from sweeps import cluster
+from sweeps import cluster, probe
 from sweeps.board import Board
+from sweeps.eta import seconds_left
 from sweeps.grid import Device, Grid
 from sweeps.ledger import Ledger
 from sweeps.lock import only_here
 from sweeps.options import SweepOptions
 from sweeps.pace import Pace
 from sweeps.planned import Planned, plan_sweep
-from sweeps.probe import measure_tflops
+from sweeps.remedy import remedy
+from sweeps.resources import Nodes, Resources, sum_of
 from sweeps.session import Session
 from sweeps.summary import EXIT_DONE, EXIT_MISSING, last_lines
 from sweeps.tuning import INTERRUPTED, train_trials
-from sweeps.view import View
+from sweeps.view import View, new_console
 from sweeps.watch import ray_watched
 from tinyllm import record, storage
 from tinyllm.config import TrainConfig
 from tinyllm.options import RunOptions
 
 REACHED = ("done", "diverged")
-PLAIN_WIDTH = 150  # columns where there is no terminal to measure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +41,11 @@ class Site:
 
     joined: bool
     """Whether a cluster that was there is used; else one is started here when there is something to run."""
-    have: Mapping[str, float]
+    nodes: Nodes
     """Resources of the cluster."""
     device: Device
-    measure: Callable[[TrainConfig, RunOptions], float]
-    """TFLOP/s of a device."""
+    measure: Callable[[Sequence[TrainConfig], RunOptions, Resources, int], list[float]]
+    """TFLOP/s of a device (`sweeps.probe`)."""
 
 
 def run(options: SweepOptions, grid: Grid, command: str) -> int:
@@ -52,10 +53,7 @@ def run(options: SweepOptions, grid: Grid, command: str) -> int:
 
     Ray starts only when something is to be run. Raises ValueError for what a user can get wrong, before that.
     """
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=PLAIN_WIDTH)
-    limit_hours = options.limit_hours
+    console = new_console()
     storage.check_writable(options.root)
     with contextlib.ExitStack() as stack:
         site = _find_site(options, stack, console)
@@ -64,19 +62,21 @@ def run(options: SweepOptions, grid: Grid, command: str) -> int:
             grid,
             command,
             site.device,
-            site.have,
-            measure=lambda config: site.measure(config, options.run),
+            site.nodes,
+            measure=lambda configs: _probe(configs, options, site),
             # Other machines do not reach this one's cache.
             corpora=storage.absolute(storage.join(options.storage, "corpora")) if site.joined else None,
+            grows=site.joined,
         )
         if not options.dry_run:
             stack.enter_context(only_here(planned.root, say=console.print))
         board = planned.board()
         quotes = planned.quotes(board)
-        planned.show(quotes, console)
+        planned.show(quotes, board, console)
+        ledger = Ledger(planned.root, limit_hours=options.limit.hours, price=options.price)
+        options.limit.refuse(ledger.hours, [q.first_hours for q in quotes if q.device_seconds])
         if options.dry_run:
             return EXIT_DONE
-        ledger = Ledger(planned.root, limit_hours=limit_hours, price=options.price)
         ledger.open({(q.trial.run_id, tokens): s for q in quotes for tokens, s in q.device_seconds.items()})
         return _execute(planned, board, ledger, site, console)
 
@@ -85,28 +85,33 @@ def _find_site(options: SweepOptions, stack: contextlib.ExitStack, console: Cons
     """Join the cluster that is asked for, until the stack closes; or describe this machine."""
     if options.address == "local" or (options.address == "auto" and cluster.running_address() is None):
         device = cluster.this_machines_device(options.run.device)
-        return Site(joined=False, have=cluster.own_resources(), device=device, measure=measure_tflops)
+        return Site(joined=False, nodes=[cluster.own_resources()], device=device, measure=probe.measured_here)
     console.print(stack.enter_context(cluster.joined(options.address)), highlight=False)
-    have = ray.cluster_resources()
-    on_gpu = have.get("GPU", 0) > 0 and options.run.device in ("auto", "cuda")
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    on_gpu = sum_of(nodes)["GPU"] > 0 and options.run.device in ("auto", "cuda")
     resources = options.resources(depth=1, on_gpu=on_gpu)
     return Site(
         joined=True,
-        have=have,
+        nodes=nodes,
         device=cluster.find_device(options.run.device, resources),
-        measure=cluster.on_a_device(measure_tflops, resources),
+        measure=probe.measured_on_cluster,
     )
 
 
+def _probe(configs: Sequence[TrainConfig], options: SweepOptions, site: Site) -> list[float]:
+    resources = options.resources(depth=max(c.model.depth for c in configs), on_gpu=site.device.kind == "cuda")
+    return site.measure(configs, options.run, resources, probe.at_once(resources, site.nodes, options.slots))
+
+
 def _execute(planned: Planned, board: Board, ledger: Ledger, site: Site, console: Console) -> int:
-    view = View(board, console, lambda: str(ledger))
+    view = View(board, console, lambda: str(ledger), lambda: seconds_left(planned, session))
     session = open_session(planned, board, ledger, say=view.say, refresh=view.refresh)
-    planned.save()
+    planned.save(planned.command)
     todo = session.todo(retry_stopped=planned.options.retry_stopped)
     if todo:
         with contextlib.ExitStack() as stack:
             if not site.joined:
-                console.print(stack.enter_context(cluster.started(site.have)), highlight=False)
+                console.print(stack.enter_context(cluster.started(site.nodes[0])), highlight=False)
             console.print(f"{len(todo)} trials to run, {planned.slots} at a time; Ctrl-C ends with everything kept.")
             stack.enter_context(view)
             stack.enter_context(ray_watched(lambda name: _break_off(name, planned, session, view, console)))
@@ -126,11 +131,17 @@ def _conclude(planned: Planned, session: Session, console: Console) -> int:
     """Print the last lines; returns the exit code."""
     board = session.board
     try:
-        session.ledger.close()
         board.compare(record.read(planned.root))
     except (OSError, ValueError) as error:
-        console.print(f"{planned.root} can't be written or read any more: {error}", highlight=False)
-    lines, code = last_lines(planned.root, board, planned.command, interrupted=session.closing == INTERRUPTED)
+        console.print(f"{planned.root} can't be read any more: {error}", highlight=False)
+    quotes = planned.quotes(board, session.pace)
+    how = remedy(planned.command, planned.options.limit, board, quotes, session.ledger.hours)
+    try:
+        planned.save(how.command)
+        session.ledger.close()
+    except OSError as error:
+        console.print(f"{planned.root} can't be written any more: {error}", highlight=False)
+    lines, code = last_lines(planned.root, board, how, interrupted=session.closing == INTERRUPTED)
     lines.insert(1, session.ledger.account([key for key, status in board.status.items() if status in REACHED]))
     console.print("\n".join(lines), highlight=False, soft_wrap=True)
     return code
@@ -161,8 +172,8 @@ def open_session(
         board=board,
         halving=planned.halving(board),
         ledger=ledger,
-        pace=Pace(planned.speed, planned.group_startup),
-        devices={t.run_id: planned.resources(t).devices for t in planned.cells.trials},
+        pace=Pace(planned.speed, planned.startup, {t.run_id: planned.resources(t) for t in planned.cells.trials}),
+        slots=planned.slots,
         admits=planned.admits,
         say=say,
         refresh=refresh,

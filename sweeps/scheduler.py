@@ -81,9 +81,23 @@ class TrialQueue(BasicVariantGenerator):
     def __init__(self, session: Session, n_trials: int) -> None:
         super().__init__()
         self._session, self._unfinished = session, n_trials
+        self._held: TuneTrial | None = None
 
     def next_trial(self) -> TuneTrial | None:
-        return None if self._session.closing is not None else super().next_trial()
+        """The next one that the limit holds; None for now where that depends on what others will have spent."""
+        while self._session.closing is None:
+            trial, self._held = self._held or super().next_trial(), None
+            if trial is None:
+                break
+            match self._session.admitted(run_id_of(trial)):
+                case "go":
+                    return trial
+                case "wait":
+                    self._held = trial
+                    break
+                case "stop":
+                    self._unfinished -= 1
+        return None
 
     def set_finished(self) -> None:
         """The generator calls this when it has handed out its last trial."""

@@ -35,7 +35,7 @@ class Session:
         halving: Halving | None,
         ledger: Ledger,
         pace: Pace,
-        devices: Mapping[str, float],
+        slots: int,
         admits: Callable[[Collection[str]], bool],
         say: Callable[[str], None],
         refresh: Callable[[], None],
@@ -43,15 +43,18 @@ class Session:
         """
         Args:
             halving: None where nobody is stopped early.
-            devices: what each trial holds while it runs, by run_id.
+            slots: trials at once.
             admits: whether the cluster holds all of these trials at once. (Ray sees to it for one-worker trials; the
                 driver of several workers starts without them.)
             say: takes a line for the person who watches.
             refresh: called often, to show them how things stand.
         """
         self.root, self.name, self.trials, self.board = root, name, trials, board
-        self.halving, self.ledger, self.pace, self._devices = halving, ledger, pace, devices
-        self._admits = admits
+        self.halving, self.ledger, self.pace = halving, ledger, pace
+        self.slots, self._admits = slots, admits
+        self._devices = {run_id: resources.devices for run_id, resources in pace.resources.items()}
+        self._processes = 0
+        self._starting: set[str] = set()
         self._going: set[str] = set()
         self.say, self._refresh = say, refresh
         self.attempt, self._opened = uuid.uuid4().hex, time.time()
@@ -109,7 +112,7 @@ class Session:
 
     def finish(self) -> None:
         """Nothing runs any more. Where money ended the sweep, what is left gets its rows."""
-        self.ledger.close()
+        self.ledger.tick({})
         if self.ledger.exhausted and self.closing is not None:
             for run_id in self.trials:
                 if any(self.board.status[run_id, t] == "waiting" for t in self.board.missing(run_id)):
@@ -128,6 +131,7 @@ class Session:
     def left(self, run_id: str) -> None:
         """It trains no more, for now or for good."""
         self._going.discard(run_id)
+        self.pace.forget(run_id)
 
     def lost(self, run_id: str) -> None:
         """Its process died or raised."""
@@ -158,19 +162,14 @@ class Session:
             self.failed(run_id, result["reason"])
         elif (loss := result.get("val_loss")) is not None:
             tokens = int(result["planned_tokens"])
-            self.pace.ended(run_id, time.monotonic(), self._recorded_seconds(run_id, tokens))
+            self.pace.ended(run_id, time.monotonic(), result.get("group_start_seconds", 0.0))
             if self.board.missing(run_id)[:1] < [tokens]:
                 self._catch_up(run_id)
             self._reached(run_id, tokens, loss)
         elif (startup := result.get("startup_seconds")) is not None:
             self.ledger.charge(startup * self._devices[run_id])
-
-    def _recorded_seconds(self, run_id: str, tokens: int) -> float | None:
-        """Device-seconds of a budget without the start-up before it, where that is long; else None."""
-        if run_id not in self.pace.startup:
-            return None
-        rows = record.read(self.root, run_id)
-        return next((r.device_seconds for r in rows if r.planned_tokens == tokens), None)
+            self.pace.started(startup, new_process=result["new_process"])
+            self._starting.add(run_id)
 
     def _reached(self, run_id: str, tokens: int, loss: float) -> None:
         if self.board.status[run_id, tokens] == "done":
@@ -212,6 +211,20 @@ class Session:
                 self.say(f"{describe(self.trials[decision.run_id])}: stopped, {decision.reason}")
                 self._miss(decision.run_id, "stopped", decision.reason)
 
+    def admitted(self, run_id: str) -> Answer:
+        """Whether a trial may wait for a slot: where the limit does not hold its start-up, none is spent on it."""
+        trial = self.trials[run_id]
+        rung = len(trial.plan.budgets) - len(self.board.missing(run_id))
+        new_process = self._processes < self.slots
+        seconds = self.pace.start_seconds(trial, new_process=new_process)
+        seconds += self.pace.device_seconds(trial, rung, starts=True)
+        answer = self.ledger.ask(run_id, seconds)
+        if answer == "stop":
+            self._over(run_id, seconds)
+        elif answer == "go":
+            self._processes += new_process
+        return answer
+
     def judged(self, run_id: str, rung: int) -> Answer:
         """Whether a trial that has `rung` budgets behind it is good enough to go on, and there is room for it."""
         if self.closing is not None:
@@ -231,16 +244,21 @@ class Session:
             self.left(run_id)
             return answer
         trial = self.trials[run_id]
-        seconds = self.pace.device_seconds(trial, rung)
+        seconds = self.pace.device_seconds(trial, rung, starts=run_id in self._starting)
         if not self.ledger.reserve(run_id, seconds):
-            reason = f"its next {seconds / 3600:.3g} device-hours do not fit under the limit: {self.ledger} spent"
-            self.say(f"{describe(trial)}: {reason}")
-            self.lost(run_id)
-            self._miss(run_id, "budget", reason)
+            self._over(run_id, seconds)
             return "stop"
-        self.pace.began(trial, rung, self._devices[run_id], time.monotonic())
+        self._starting.discard(run_id)
+        self.pace.began(trial, rung, time.monotonic())
         self._going.add(run_id)
         return "go"
+
+    def _over(self, run_id: str, seconds: float) -> None:
+        """What is next of a trial does not fit under the limit."""
+        reason = f"its next {seconds / 3600:.3g} device-hours do not fit under the limit: {self.ledger} spent"
+        self.say(f"{describe(self.trials[run_id])}: {reason}")
+        self.lost(run_id)
+        self._miss(run_id, "budget", reason)
 
     def _miss(self, run_id: str, status: Status, reason: str, recorded: set[int] | None = None) -> None:
         """Rows for the budgets of a trial that will not be reached; those `recorded` have theirs."""

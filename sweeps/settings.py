@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from tinyllm.config import TrainConfig
-from tinyllm.horizon import parse_quantity
+from tinyllm.config import DataConfig, ModelConfig, OptimConfig, TrainConfig
+from tinyllm.horizon import Unit, parse_quantity
 
 # Swept by flags of their own, or derived.
 RESERVED = {
@@ -39,6 +40,37 @@ def parse_axis(text: str) -> Axis:
     """'optim.weight_decay=0.1,0.2' -> Axis. Raises ValueError naming what is wrong with it."""
     path, values = _split(text)
     return Axis(path=path, values=tuple(_value(path, v) for v in values.split(",")))
+
+
+def in_a_sweep(text: str) -> str:
+    """A message about a config, whose flags are those of `tinyllm train`, in the flags of a sweep.
+
+    '--warmup-tokens 2048' -> '--set optim.warmup_tokens=2048', '--depth' -> '--depths'.
+    """
+
+    def there(found: re.Match[str]) -> str:
+        flag, value = found[1], found[2]
+        if flag not in _FLAGS:
+            return found[0]
+        joint = "" if value is None else "=" if _FLAGS[flag].startswith("--set") else " "
+        return f"{_FLAGS[flag]}{joint}{value or ''}"
+
+    # A value begins with a digit, as of all flags that messages give values to.
+    return re.sub(r"--([a-z][a-z0-9-]*)(?: (\d[\w.]*))?", there, text)
+
+
+def _flags() -> dict[str, str]:
+    units = dict.fromkeys((unit.replace("_", "-") for unit in get_args(Unit)), "--budgets")
+    found = {**units, "seed": "--seeds", "precision": "--set precision"}
+    for section, kind in (("model", ModelConfig), ("optim", OptimConfig), ("data", DataConfig)):
+        for f in fields(kind):
+            path = f"{section}.{f.name}"
+            found[f.name.replace("_", "-")] = RESERVED.get(path, f"--set {path}")
+    return found
+
+
+# By flag of `tinyllm train`, without its dashes.
+_FLAGS = _flags()
 
 
 def _split(text: str) -> tuple[str, str]:

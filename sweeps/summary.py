@@ -6,11 +6,12 @@ import shlex
 
 from sweeps.board import Board
 from sweeps.quote import compact
+from sweeps.remedy import Remedy
 
 EXIT_DONE, EXIT_MISSING, EXIT_INTERRUPTED = 0, 1, 130
 
 
-def last_lines(root: str, board: Board, command: str, *, interrupted: bool) -> tuple[list[str], int]:
+def last_lines(root: str, board: Board, remedy: Remedy, *, interrupted: bool) -> tuple[list[str], int]:
     """Lines to print, and the exit code: 0 = nothing is missing but what early stopping left out."""
     counts = {name: board.count(name) for name in ("done", "stopped", "diverged", "failed", "budget", "waiting")}
     lines = ["", f"{len(board.cells)} budgets: " + ", ".join(f"{n} {name}" for name, n in counts.items() if n)]
@@ -25,7 +26,7 @@ def last_lines(root: str, board: Board, command: str, *, interrupted: bool) -> t
     missing = counts["failed"] + counts["budget"] + counts["waiting"]
     lines.append(f"Records: {root}/records")
     if missing:
-        lines += [f"Missing: {missing} budgets. The same command goes on with them:", f"  {command}"]
+        lines += [f"Missing: {missing} budgets. {remedy.why}", f"  {remedy.command}"]
     lines.append(f"Report: python -m analysis report {shlex.quote(root)}")
     if counts["stopped"]:
         lines.append("Trials that early stopping ended go on with --retry-stopped.")

@@ -16,6 +16,15 @@ LAST_LINES = 6  # of the log, below the table
 REFRESH_S = 1.0
 
 
+PLAIN_WIDTH = 150  # columns where there is no terminal to measure
+
+
+def new_console() -> Console:
+    """Of standard output; wide enough for a table where that is no terminal."""
+    console = Console()
+    return console if console.is_terminal else Console(width=PLAIN_WIDTH)
+
+
 def duration(seconds: float) -> str:
     """3725 -> '1:02:05'."""
     minutes, s = divmod(int(seconds), 60)
@@ -26,12 +35,13 @@ def duration(seconds: float) -> str:
 class View:
     """Use as a context manager; `say` and `refresh` are for the sweep."""
 
-    def __init__(self, board: Board, console: Console, note: Callable[[], str]) -> None:
-        """`note`: what else is worth a look, e.g. the cost so far."""
-        self._board, self._console, self._note = board, console, note
+    def __init__(
+        self, board: Board, console: Console, note: Callable[[], str], seconds_left: Callable[[], float | None]
+    ) -> None:
+        """`note`: what else is worth a look, e.g. the cost so far. `seconds_left`: None while it is not known."""
+        self._board, self._console, self._note, self._seconds_left = board, console, note, seconds_left
         self._lines: list[str] = []
         self._started = time.monotonic()
-        self._share_before = board.share_done
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
         self._refreshed = 0.0
 
@@ -70,7 +80,7 @@ class View:
         self._live.update(Group(self._board.table(self._progress()), log), refresh=True)
 
     def _progress(self) -> str:
-        elapsed, share = time.monotonic() - self._started, self._board.share_done
-        gained = share - self._share_before
-        eta = f", about {duration(elapsed * (1 - share) / gained)} left" if gained > 0 else ""
-        return f"{share:.0%} of the FLOPs, {duration(elapsed)} so far{eta}, {self._note()}"
+        left = self._seconds_left()
+        eta = "" if left is None else f", about {duration(left)} left"
+        elapsed = duration(time.monotonic() - self._started)
+        return f"{self._board.share_done:.0%} of the FLOPs, {elapsed} so far{eta}, {self._note()}"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import IO
 from urllib.parse import urlparse
 
 from pyarrow import fs
@@ -92,15 +95,39 @@ def locked(directory: str, on_busy: Callable[[], None]) -> Iterator[None]:
     os.makedirs(directory, exist_ok=True)
     with open(os.path.join(directory, ".lock"), "a") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_soon(file)
         except BlockingIOError:
             on_busy()
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-def check_writable(directory: str) -> None:
-    """Raises ValueError, with the remedy, when nothing can be written under a directory. Leaves nothing there."""
+def _lock_soon(file: IO[str]) -> None:
+    """Raises BlockingIOError when another process keeps the lock. (`is_locked` takes it for a moment.)"""
+    for _ in range(3):
+        with contextlib.suppress(BlockingIOError):
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        time.sleep(0.05)
+    return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def is_locked(directory: str) -> bool:
+    """Whether a process holds a local directory's lock."""
+    try:
+        with open(os.path.join(absolute(directory), ".lock")) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def check_writable(directory: str, *, flag: str = "--storage") -> None:
+    """Raises ValueError, with the remedy, when nothing can be written under a directory. Leaves nothing there.
+
+    `flag`: what the user gives another place with.
+    """
     there = directory
     while is_local(there) and not exists(there):
         there = parent(there)
@@ -109,7 +136,7 @@ def check_writable(directory: str) -> None:
         write_bytes(probe, b"")
         delete_file(probe)
     except OSError as error:
-        raise ValueError(f"nothing can be written to {directory} ({error}): give another --storage") from error
+        raise ValueError(f"nothing can be written to {directory} ({error}): give another {flag}") from error
 
 
 def list_names(directory: str) -> list[str]:

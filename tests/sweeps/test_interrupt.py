@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -76,9 +77,43 @@ def test_when_ray_dies_the_sweep_ends_with_its_last_lines(killed: str, code: int
     assert "The same command goes on with them:\n  python -m sweeps.depth_grid --address local" in text
 
 
+@pytest.mark.parametrize("how", ["deleted", "renamed"])
+def test_storage_that_vanishes_ends_the_sweep_with_what_is_missing_and_it_can_begin_anew(
+    how: str, cluster_address: str, corpus: str, tmp_path: Path
+) -> None:
+    storage, away = tmp_path / "storage", tmp_path / "away"
+    sweep = start(cluster_address, corpus, storage)
+    assert sweep.stdout is not None
+    for line in sweep.stdout:
+        if "val_loss" in line:
+            break
+    # At once, as where a file system is unmounted; what is still written goes into an empty place.
+    storage.rename(away)
+    if how == "deleted":
+        shutil.rmtree(away)
+    text, _ = sweep.communicate(timeout=240)
+    assert sweep.returncode == 1, text
+    assert "The same command goes on with them:\n  python -m sweeps.depth_grid --address" in text
+    for row in record.read(str(storage / "s")):
+        # Nothing half-written reads as whole: a record that is there has its curve.
+        assert row.status in ("done", "failed")
+        assert row.status == "failed" or [p for p in row.curve if p.segment.startswith("branch")]
+    if how == "renamed":  # it is back
+        shutil.rmtree(storage, ignore_errors=True)
+        away.rename(storage)
+    before = {r.key: r.attempt for r in record.read(str(storage / "s")) if r.status == "done"}
+    again = start(cluster_address, corpus, storage)
+    text, _ = again.communicate(timeout=300)
+    assert again.returncode == 0, text
+    rows = {r.key: r for r in record.read(str(storage / "s"))}
+    assert [r.status for r in rows.values()] == ["done"] * 4
+    assert {key: rows[key].attempt for key in before} == before
+    assert how == "deleted" or before
+
+
 def test_a_second_process_is_refused(make_sweep: Make, tmp_path: Path) -> None:
     options, grid = make_sweep(address="local")
-    message = "another process runs the sweep in .*: watch it with `python -m sweeps.status`"
+    message = f"another process runs the sweep in .*: watch it with `python -m sweeps.status s --storage {tmp_path}`"
     with only_here(str(tmp_path / "s"), say=print), pytest.raises(ValueError, match=message):
         runner.run(options, grid, "")
 

@@ -57,6 +57,30 @@ def test_a_segment_starts_only_if_spent_and_reserved_and_its_quote_fit(tmp_path:
     assert ledger.exhausted
 
 
+def test_a_trial_that_trains_goes_before_one_that_waits_for_a_slot(tmp_path: Path, clock: Clock) -> None:
+    ledger = Ledger(str(tmp_path), limit_hours=100 / 3600, clock=clock)
+    assert ledger.reserve("a", 60)
+    assert ledger.ask("b", 101) == "stop"  # would not fit by itself
+    assert ledger.ask("b", 41) == "wait"
+    assert ledger.ask("b", 30) == "go"
+    assert ledger.ask("c", 11) == "wait"
+    ledger.release("a")
+    assert ledger.reserve("a", 100)
+    assert not ledger.reserve("b", 30)
+    ledger.release("a")
+    ledger.charge(90)
+    assert ledger.ask("c", 11) == "stop"
+
+
+@pytest.mark.parametrize("text", ['{"open": true, "spent_device_seconds": 5}', "[]", "nonsense"])
+def test_a_ledger_of_another_version_is_named_with_the_remedy(tmp_path: Path, text: str) -> None:
+    (tmp_path / "ledger.json").write_text(text)
+    with pytest.raises(
+        ValueError, match=r"ledger.json is no ledger of this version \(it lacks .*quotes.*\): go on with"
+    ):
+        Ledger(str(tmp_path))
+
+
 def test_what_was_spent_outlives_the_process_and_a_kill_costs_a_whole_gap(tmp_path: Path, clock: Clock) -> None:
     first = Ledger(str(tmp_path), clock=clock)
     first.tick({"a": 2})

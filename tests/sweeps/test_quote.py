@@ -8,10 +8,8 @@ from rich.console import Console
 from sweeps import grids
 from sweeps.grid import Device, expand
 from sweeps.quote import (
-    GROUP_SECONDS,
-    SLOT_SECONDS,
-    TRIAL_SECONDS,
     Speed,
+    Startup,
     assumed_speed,
     compact,
     quote,
@@ -73,16 +71,23 @@ def test_only_what_is_left_of_a_trial_is_priced() -> None:
 
 
 def test_start_up_is_each_trials_own_and_its_share_of_the_slots() -> None:
-    one, four = Resources(), Resources(workers=4)
-    assert startup_seconds(one, trials=20, slots=2) == TRIAL_SECONDS + SLOT_SECONDS / 10
-    assert startup_seconds(one, trials=1, slots=2) == TRIAL_SECONDS + SLOT_SECONDS
-    assert startup_seconds(four, trials=4, slots=2) == 4 * (GROUP_SECONDS + SLOT_SECONDS / 2)
+    one, four, startup = Resources(), Resources(workers=4), Startup(slot=10, trial=1, group=20)
+    assert startup_seconds(startup, one, trials=20, slots=2) == 1 + 10 / 10
+    assert startup_seconds(startup, one, trials=1, slots=2) == 1 + 10
+    assert startup_seconds(startup, four, trials=4, slots=2) == 4 * (1 + 20 + 10 / 2)
 
 
 def test_a_gpu_is_assumed_to_reach_a_share_of_its_peak() -> None:
     gpu = Device(kind="cuda", name="H100", precision="bf16", memory_bytes=None, peak_tflops=989.0)
     assert assumed_speed(gpu).tflops == pytest.approx(0.4 * 989)
-    assert "40% of the peak of H100" in assumed_speed(gpu).source
+    assert str(assumed_speed(gpu)) == "speed assumed, 396 TFLOP/s for H100 at 40% of its peak: --probe measures it"
+    assert str(assumed_speed(CPU)) == "speed assumed, 20 GFLOP/s for a CPU core: --probe measures it"
+
+
+def test_a_depth_that_was_not_measured_is_as_fast_as_the_nearest() -> None:
+    speed = Speed(tflops=1.0, source="t", by_depth={2: 0.01, 8: 0.04})
+    assert [speed.of(d) for d in (1, 2, 5, 6, 12)] == [0.01, 0.01, 0.01, 0.04, 0.04]
+    assert str(speed) == "speed measured, 10 GFLOP/s at depth 2, 40 GFLOP/s at depth 8"
 
 
 def test_tables_name_every_trial_and_every_refusal() -> None:

@@ -20,6 +20,7 @@ from sweeps.grid import Grid
 from sweeps.ledger import Ledger
 from sweeps.options import SweepOptions
 from sweeps.planned import plan_sweep
+from sweeps.status import read_board
 from sweeps.tuning import train_trials
 from tinyllm import record
 from tinyllm.record import RunRecord
@@ -150,7 +151,7 @@ def test_a_diverged_and_a_failed_trial_end_with_a_reason_and_the_rest_goes_on(
     made = make_sweep(lrs=(0.01, 0.02, 1e6))
     options, grid = made
     device = cluster.this_machines_device("cpu")
-    planned = plan_sweep(options, grid, "", device, {"CPU": 2}, lambda config: 1.0)
+    planned = plan_sweep(options, grid, "", device, [{"CPU": 2}], lambda configs: [])
     blocked = next(t for t in planned.cells.trials if t.lr == 0.02)
     # A file where the trial's directory should be: as good as a full or read-only disk.
     run_dir = tmp_path / "s" / "runs" / blocked.run_id
@@ -174,10 +175,14 @@ def test_a_diverged_and_a_failed_trial_end_with_a_reason_and_the_rest_goes_on(
 
 
 def test_the_limit_ends_trials_as_budget_and_a_higher_one_goes_on_to_the_same_losses(
-    sweep: Callable[..., int], make_sweep: Make, tmp_path: Path
+    sweep: Callable[..., int], make_sweep: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = {"lrs": (0.01, 0.02), "steps": (30, 3000), "early_stop": False}
-    assert sweep(make_sweep(**given, max_gpu_hours=8 / 3600)) == 1
+    given = {"lrs": (0.01, 0.02), "steps": (30, 6000), "early_stop": False}
+    assert sweep(make_sweep(**given, max_gpu_hours=30 / 3600)) == 1
+    text = capsys.readouterr().out
+    assert "The limit ended the sweep. The next segment needs --max-gpu-hours" in text
+    assert "  the command --max-gpu-hours" in text
+    assert read_board(str(tmp_path / "s"))[1].startswith("ended at its limit")
     rows = {(r.lr, r.steps): r for r in records(tmp_path)}
     assert "budget" in {r.status for r in rows.values()}
     assert {r.status for r in rows.values()} <= {"done", "budget"}
@@ -198,7 +203,7 @@ def connection(cluster_address: str) -> Iterator[None]:
 def test_nothing_is_left_after_trials_were_stopped(make_sweep: Make) -> None:
     options, grid = make_sweep(depths=(1, 2), reduction_factor=4)
     device = cluster.this_machines_device("cpu")
-    planned = plan_sweep(options, grid, "", device, ray.cluster_resources(), lambda config: 1.0)
+    planned = plan_sweep(options, grid, "", device, [ray.cluster_resources()], lambda configs: [])
     board = planned.board()
     session = runner.open_session(planned, board, Ledger(planned.root), say=print, refresh=lambda: None)
     train_trials(planned, session, session.todo())

@@ -14,6 +14,7 @@ from sweeps.grid import Grid
 from sweeps.lock import only_here
 from sweeps.options import SweepOptions
 from sweeps.status import read_board
+from tests.sweeps.test_together import start
 from tinyllm import record, storage
 
 Make = Callable[..., tuple[SweepOptions, Grid]]
@@ -44,7 +45,9 @@ def test_a_second_process_is_refused_by_a_lease_that_is_renewed(bucket: str) -> 
     root, said = storage.join(bucket, "held"), []
     with only_here(root, say=print, renew_s=1, lapse_s=10):
         with (
-            pytest.raises(ValueError, match=r"runs the sweep in .*: watch it with `python -m sweeps.status`"),
+            pytest.raises(
+                ValueError, match=r"runs the sweep in .*: watch it with `python -m sweeps.status held --storage"
+            ),
             only_here(root, say=said.append, renew_s=1, lapse_s=10),
         ):
             raise AssertionError("two processes hold one sweep")
@@ -61,6 +64,22 @@ def test_the_lease_of_a_killed_process_lapses(bucket: str) -> None:
     with only_here(root, say=said.append, renew_s=1, lapse_s=2):
         assert "killed held this sweep a moment ago" in said[0]
         assert len(storage.list_names(storage.join(root, "lease"))) == 1
+
+
+def test_two_sweeps_at_once_share_a_place_and_a_corpus_on_s3(bucket: str, cluster_address: str) -> None:
+    place = storage.join(bucket, "shared")
+    sweeps = {name: start(name, cluster_address, place) for name in ("one", "two")}
+    for name, sweep in sweeps.items():
+        text, _ = sweep.communicate(timeout=400)
+        assert sweep.returncode == 0, (name, text)
+    one, two = (record.read(storage.join(place, name)) for name in sweeps)
+    assert [(r.run_id, r.steps, r.status) for r in one] == [(r.run_id, r.steps, "done") for r in two]
+    assert len(one) == 4
+    assert [(r.token_digest, r.val_loss) for r in one] == [(r.token_digest, r.val_loss) for r in two]
+    assert not {r.attempt for r in one} & {r.attempt for r in two}
+    for name in sweeps:
+        assert read_board(storage.join(place, name))[1].startswith("ended: complete, 100% of the FLOPs")
+        assert storage.list_names(storage.join(place, name, "lease")) == []
 
 
 def test_a_sweep_on_s3(bucket: str, cluster_address: str, make_sweep: Make, capsys: pytest.CaptureFixture[str]) -> None:

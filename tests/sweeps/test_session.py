@@ -13,7 +13,8 @@ from sweeps.grid import Device, Grid, Trial, expand
 from sweeps.halving import Group, Halving, load_decisions
 from sweeps.ledger import Ledger
 from sweeps.pace import Pace
-from sweeps.quote import Speed, evaluation_flops, segment_flops
+from sweeps.quote import Speed, Startup, evaluation_flops, segment_flops
+from sweeps.resources import Resources
 from sweeps.session import Session
 from tinyllm import record
 from tinyllm.config import CorpusFacts, ModelConfig, OptimConfig, TrainConfig
@@ -55,8 +56,8 @@ def session(root: Path, found: dict[str, Trial], **given: Any) -> Session:
         "board": board,
         "halving": halving,
         "ledger": Ledger(str(root)),
-        "pace": Pace(Speed(tflops=TFLOPS, source="test"), {}),
-        "devices": dict.fromkeys(found, 1.0),
+        "pace": Pace(Speed(tflops=TFLOPS, source="test"), Startup(), dict.fromkeys(found, Resources())),
+        "slots": 2,
         "admits": lambda run_ids: True,
         "say": lambda line: None,
         "refresh": lambda: None,
@@ -134,7 +135,7 @@ def test_what_a_dead_process_recorded_and_could_not_report_is_learnt_when_its_tr
     last = list(found)[3]
     assert s.answer(next(iter(found)), 1) == "wait"
     write_done(tmp_path, found[last], 0, 4.0)
-    s.reported(last, {"rung": 1, "startup_seconds": 1.0, "val_loss": None})
+    s.reported(last, {"rung": 1, "startup_seconds": 1.0, "new_process": True, "val_loss": None})
     assert [s.answer(run_id, 1) for run_id in found] == ["go", "go", "go", "stop"]
 
 
@@ -185,15 +186,59 @@ def test_a_closing_sweep_stops_everybody(tmp_path: Path) -> None:
     assert statuses(tmp_path) == {}
 
 
-@pytest.mark.parametrize("recorded", [None, 12.0])
-def test_the_pace_is_the_sweeps_own_once_it_has_measured_it(recorded: float | None) -> None:
+def segment(trial: Trial, rung: int, tflops: float = TFLOPS) -> float:
+    """Seconds on one device."""
+    return (segment_flops(trial, rung) + evaluation_flops(trial)) / (tflops * 1e12)
+
+
+def test_the_pace_is_the_sweeps_own_once_it_has_measured_it() -> None:
     trial = next(iter(trials(30, 60).values()))
-    pace = Pace(Speed(tflops=TFLOPS, source="test"), {trial.run_id: 7.0})
-    first, second = ((segment_flops(trial, i) + evaluation_flops(trial)) / (TFLOPS * 1e12) for i in (0, 1))
-    assert pace.device_seconds(trial, 0) == pytest.approx(first + 7)
-    assert pace.device_seconds(trial, 1) == pytest.approx(second)
-    pace.began(trial, 0, devices=2.0, now=100.0)
-    pace.ended(trial.run_id, now=110.0, device_seconds=recorded)
-    # What a record counts leaves out the start-up, which does not grow with the segment.
-    expected = (recorded or 20.0) * segment_flops(trial, 1) / segment_flops(trial, 0)
-    assert pace.device_seconds(trial, 1) == pytest.approx(expected)
+    pace = Pace(Speed(tflops=TFLOPS, source="test"), Startup(), {trial.run_id: Resources()})
+    assert pace.device_seconds(trial, 1, starts=True) == pytest.approx(segment(trial, 1))
+    assert not pace.measured
+    pace.began(trial, 0, now=100.0)
+    assert pace.elapsed(trial.run_id, now=104.0) == 4
+    pace.ended(trial.run_id, now=100.0 + 3 * segment(trial, 0))
+    assert pace.measured
+    assert pace.device_seconds(trial, 1, starts=False) == pytest.approx(3 * segment(trial, 1))
+    pace.started(8.0, new_process=True)
+    pace.started(12.0, new_process=True)
+    assert pace.start_seconds(trial, new_process=True) == 10
+    assert pace.start_seconds(trial, new_process=False) == Startup().trial
+
+
+def test_the_start_of_a_group_is_no_part_of_its_pace() -> None:
+    trial = next(iter(trials(30, 60).values()))
+    pace = Pace(Speed(tflops=TFLOPS, source="test"), Startup(group=20), {trial.run_id: Resources(workers=2)})
+    assert pace.device_seconds(trial, 0, starts=True) == pytest.approx(segment(trial, 0) + 40)
+    assert pace.device_seconds(trial, 0, starts=False) == pytest.approx(segment(trial, 0))
+    pace.began(trial, 0, now=100.0)
+    pace.ended(trial.run_id, now=130.0 + segment(trial, 0), group_start=30.0)
+    # Two devices were held all the time that one had been thought to take.
+    assert pace.device_seconds(trial, 1, starts=True) == pytest.approx(2 * segment(trial, 1) + 60)
+
+
+def test_a_segment_that_was_broken_off_teaches_nothing() -> None:
+    trial = next(iter(trials(30, 60).values()))
+    pace = Pace(Speed(tflops=TFLOPS, source="test"), Startup(), {trial.run_id: Resources()})
+    pace.began(trial, 0, now=100.0)
+    pace.forget(trial.run_id)
+    pace.ended(trial.run_id, now=9999.0)
+    assert not pace.measured
+
+
+def test_no_start_up_is_spent_on_what_the_limit_does_not_hold(tmp_path: Path) -> None:
+    found = trials(30, 60)
+    a, b, c, _ = found
+    one = segment(found[a], 0) + Startup().slot
+    s = session(tmp_path, found, ledger=Ledger(str(tmp_path), limit_hours=1.5 * one / 3600))
+    assert s.admitted(a) == "go"
+    assert s.admitted(b) == "wait"  # a may turn out to take less
+    s.reported(a, {"rung": 0, "startup_seconds": Startup().slot, "new_process": True, "val_loss": None})
+    assert s.answer(a, 0) == "go"
+    assert s.admitted(b) == "wait"
+    s.ledger.charge(one / 2)
+    assert s.admitted(b) == "stop"
+    assert {statuses(tmp_path)[0.02, steps] for steps in (30, 60)} == {"budget"}
+    s.lost(a)
+    assert s.admitted(c) == "stop"

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
-from sweeps.settings import Axis, parse_axis, parse_setting
+from sweeps.depth_grid import DepthGrid
+from sweeps.isoflop import IsoFlop
+from sweeps.lr_grid import LrGrid
+from sweeps.settings import Axis, in_a_sweep, parse_axis, parse_setting
+from tinyllm.config import DataConfig, ModelConfig, OptimConfig
+from tinyllm.options import RunOptions
 
 
 @pytest.mark.parametrize(
@@ -49,3 +55,34 @@ def test_an_axis_holds_several() -> None:
 def test_mistakes_are_named(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
         parse_setting(text)
+
+
+def test_a_message_names_the_flags_of_a_sweep() -> None:
+    text = "--total-batch-size 64 with --depth 3: a smaller --lr, --tokens or --max-epochs; --save-every stays"
+    assert in_a_sweep(text) == (
+        "--set optim.total_batch_size=64 with --depths 3: a smaller --lrs, --budgets or --set data.max_epochs; "
+        "--save-every stays"
+    )
+
+
+@pytest.mark.parametrize("entry", [DepthGrid, IsoFlop, LrGrid])
+def test_every_flag_that_messages_are_put_into_is_one_of_the_entry_points(entry: type) -> None:
+    known = {f"--{f.name.replace('_', '-')}" for kind in (entry, RunOptions) for f in fields(kind)}
+    # isoflop takes --budgets as another name of --flops; lr_grid makes its LRs from three flags.
+    known |= {"--budgets", "--lrs"}
+    named = {word for field in _FIELDS for word in in_a_sweep(_flag(field)).split()}
+    assert {word for word in named if word.startswith("--")} <= known
+
+
+_FIELDS = [f.name for kind in (ModelConfig, OptimConfig, DataConfig) for f in fields(kind)]
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def test_a_budget_that_is_none_is_named_with_its_flag_and_a_form() -> None:
+    with pytest.raises(ValueError, match=r"--budgets .nonsense. is no quantity: write e\.g\. 200k"):
+        IsoFlop(flops=("nonsense",)).grid()
+    with pytest.raises(ValueError, match="--budgets '-1' is not positive"):
+        DepthGrid(budgets=("-1",)).grid()

@@ -12,7 +12,7 @@ SETTINGS = ["model.vocab_size=64", "model.seq_len=32", "model.aspect_ratio=16", 
 SETTINGS += ["optim.total_batch_size=128", "optim.warmup_tokens=512", "data.eval_tokens=1024"]
 
 
-def start(name: str, address: str, storage: Path) -> subprocess.Popen[str]:
+def start(name: str, address: str, storage: Path | str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "sweeps.depth_grid", "--address", address, "--preset", "base", "--depths", "1"]
     command += ["--lrs", "0.01", "0.02", "--budgets", "30", "60", "--unit", "steps", "--no-early-stop"]
     command += ["--data", "zipf:V=64,s=1.5", "--name", name, "--storage", str(storage), "--set", *SETTINGS]
