@@ -12,7 +12,6 @@ import tyro
 
 from analysis import place, report
 from analysis.backtest import backtest
-from analysis.result import Status
 from analysis.runs import Flops, LrChoice, Params, load
 from analysis.study import study
 from analysis.trials import commands
@@ -63,7 +62,7 @@ class Report:
         largest = float(result.points.flops.max())
         for sentence in verdict(result):
             print(sentence)
-        law = formula(result.fit) if result.fit.draws or result.fit.status == Status.CONVERGED else "not known"
+        law = formula(result.fit) if result.fit.determined else "not known"
         print(f"law ({result.headline}, {result.fit.status}): {law}")
         for advice in result.advice:
             where = f"optimum at {compute(advice.flops)} FLOPs ({advice.flops / largest:.3g}x the largest run)"

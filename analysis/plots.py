@@ -28,6 +28,8 @@ from analysis.runs import Points, Runs
 
 MARKERS = "osD^vP*Xhd<>"
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)))
+MOST_TICKS = 9
+"""More LRs than this are not named one by one."""
 DARK, ACCENT, FAINT = "#1b2a41", "#c8553d", "#9aa5b1"
 N_LABEL = {
     "with_head": "parameters N, output head included",
@@ -45,7 +47,7 @@ def shades(count: int) -> list[Any]:
 def size_labels(points: Points) -> dict[float, str]:
     """Each size's name: its depth where known, else its parameters."""
     return {
-        n: f"d{depth}" if depth >= 0 else f"{n:.3g}"
+        n: f"d{depth}" if depth >= 0 else short(n)
         for n, depth in sorted(zip(points.n.tolist(), points.depth.tolist(), strict=True))
     }
 
@@ -91,7 +93,8 @@ def loss_vs_compute(
         "largest run",
         (largest, 1),
         xycoords=("data", "axes fraction"),
-        xytext=(4, -10),
+        xytext=(4 if fit is not None else -4, -10),
+        ha="left" if fit is not None else "right",
         textcoords="offset points",
         fontsize=8,
         color="#5b6770",
@@ -111,12 +114,28 @@ def fit_label(fit: Fit[Any]) -> str:
     """One line of the law for a legend."""
     law = fit.law
     if isinstance(law, OptimalPath):
-        return f"envelope: L ∝ C^{law.loss_exponent:.3f}"
-    return f"{law.form} surface at its optimum"
+        return _with_status(f"L ∝ C^{law.loss_exponent:.3f}", fit)
+    return _with_status(f"{law.form} surface at its optimum", fit)
+
+
+def _widen(axis: Axis, least: float) -> None:
+    """At least `least` between the ends of an axis: their ratio on a log axis, else their difference.
+
+    Values that are equal, or equal up to rounding, would be drawn on a range of 1e-14 or of nothing.
+    """
+    low, high = axis.get_view_interval()
+    if axis.get_scale() == "log":
+        middle, half = np.sqrt(low * high), np.sqrt(max(least, high / low))
+        ends = middle / half, middle * half
+    else:
+        middle, half = (low + high) / 2, max(least, high - low) / 2
+        ends = middle - half, middle + half
+    axis.set_view_interval(*ends, ignore=True)
 
 
 def _few_ticks(axis: Axis) -> None:
     """Plain numbers on a log axis that spans two decades at most, where powers of ten alone would be too few."""
+    _widen(axis, 1.2)
     low, high = axis.get_view_interval()
     if high / low > 100:
         axis.set_minor_formatter(NullFormatter())
@@ -128,6 +147,7 @@ def _few_ticks(axis: Axis) -> None:
 
 def _flops_ticks(axis: Axis) -> None:
     """1e12, 2e12, 5e12 where the data span little; whole decades where they span more."""
+    _widen(axis, 4.0)
     low, high = axis.get_view_interval()
     axis.set_major_locator(LogLocator(subs=(1,) if high / low > 100 else (1, 2, 5), numticks=12))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0e}".replace("e+", "e")))
@@ -195,6 +215,8 @@ def surface_contours(ax: Axes, points: Points, fit: Fit[Any], *, params: str = "
         xlabel=N_LABEL[params],
         ylabel="training tokens D",
     )
+    _few_ticks(ax.xaxis)
+    _few_ticks(ax.yaxis)
     ax.legend(fontsize=8, frameon=False)
     return ax
 
@@ -214,6 +236,10 @@ def lr_optimum(ax: Axes, runs: Runs) -> Axes:
             ax.scatter([cells.loc[(n, d), "lr"]], [0], s=60, facecolor="none", edgecolor=colour, zorder=4)
     ax.set(xscale="log", xlabel="peak LR of the hidden matrices", ylabel="loss above the lowest (nats per token)")
     _few_ticks(ax.xaxis)
+    _widen(ax.yaxis, 0.01)
+    tried = np.unique(means["lr"])
+    if len(tried) <= MOST_TICKS:
+        ax.set_xticks(tried, [short(lr) for lr in tried])
     ax.legend(fontsize=8, frameon=False)
     return ax
 
@@ -221,15 +247,18 @@ def lr_optimum(ax: Axes, runs: Runs) -> Axes:
 def lr_path(ax: Axes, runs: Runs, fit: Fit[Any]) -> Axes:
     """Best LR against size, one series a token count, and the fitted law; hollow where only a bound is known."""
     cells = optima(runs)
+    n = np.geomspace(cells["n"].min(), cells["n"].max(), 40)
     budgets = sorted(cells["d"].unique())
     for colour, marker, dash, d in zip(shades(len(budgets)), cycle(MARKERS), cycle(DASHES), budgets, strict=False):
         rows = cells[cells["d"] == d]
         known = rows["reason"].isna()
         ax.scatter(rows["n"][known], rows["lr"][known], color=colour, marker=marker, s=34, label=short(d), zorder=3)
         ax.scatter(rows["n"][~known], rows["lr"][~known], edgecolor=colour, facecolor="none", marker=marker, s=34)
-        n = np.geomspace(cells["n"].min(), cells["n"].max(), 40)
         ax.plot(n, fit.law(n, d), color=colour, ls=dash, lw=1)
-    ax.set(xscale="log", yscale="log", xlabel="parameters N", ylabel="best peak LR")
+    # First the limits, then the scales: of LRs that are equal up to rounding an axis would make a range of nothing.
+    heights = np.concatenate([cells["lr"], *(fit.law(n, d) for d in budgets)])
+    low, high = heights.min() / 1.1, heights.max() * 1.1
+    ax.set(ylim=(low, high), xscale="log", yscale="log", xlabel="parameters N", ylabel="best peak LR")
     _few_ticks(ax.xaxis)
     _few_ticks(ax.yaxis)
     ax.legend(fontsize=8, frameon=False, title="tokens", title_fontsize=8)
@@ -263,6 +292,7 @@ def residuals(ax: Axes, points: Points, fit: Fit[Any], *, flops: str = "exact") 
     _by_size(ax, points, points.flops, error)
     ax.set(xscale="log", xlabel=FLOPS_LABEL[flops], ylabel="measured over fitted loss − 1 (%)")
     _flops_ticks(ax.xaxis)
+    _widen(ax.yaxis, 0.01)
     ax.legend(fontsize=8, frameon=False)
     return ax
 

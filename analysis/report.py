@@ -15,7 +15,7 @@ import pandas as pd
 
 from analysis import place, plots, svg
 from analysis.advise import lowest_loss
-from analysis.result import Caveat, Fit, Status
+from analysis.result import Caveat, Fit
 from analysis.runs import Points, Runs
 from analysis.spending import spending
 from analysis.study import Study, left_out_counts
@@ -96,7 +96,6 @@ def context(study: Study) -> dict[str, Any]:
         "level": 90,
         "verdict": verdict(study),
         "measured": measured(study.runs),
-        "show_law": bool(study.fit.draws) or study.fit.status == Status.CONVERGED,
         "commands": commands(study.next_trials, study.runs),
         "known_sweep": known_sweep(study.runs.source),
         "sizes": len(np.unique(study.points.n)),
@@ -138,8 +137,7 @@ def law_rows(study: Study) -> list[dict[str, Any]]:
     sizes = study.sizes
     rows = []
     for name, fit in study.fits.items():
-        # Of a law that the runs leave open the numbers are where the solver stood.
-        known = bool(fit.draws) or fit.status != Status.NOT_IDENTIFIED
+        known = fit.determined
         rows.append(
             {
                 "name": name,
@@ -210,22 +208,29 @@ def figures(study: Study) -> list[dict[str, str]]:
 
     add(
         "Loss against compute",
-        f"Each point is the best LR of one size and token count. The line is the {study.headline} fit carried to "
-        "10 times the largest run, with its 90 % interval.",
-        lambda ax: plots.loss_vs_compute(ax, points, study.fit, sizes=study.sizes, flops=runs.flops),
+        "Each point is the best LR of one size and token count. "
+        + (
+            f"The line is the {study.headline} fit carried to 10 times the largest run, with its 90 % interval."
+            if study.fit.determined
+            else "They identify no law, so there is no line."
+        ),
+        lambda ax: plots.loss_vs_compute(
+            ax, points, study.fit if study.fit.determined else None, sizes=study.sizes, flops=runs.flops
+        ),
         size=(8.2, 4.4),
         left=0.09,
     )
     add(
         "Loss against tokens",
-        "One series a size; lines are the fitted surface.",
-        lambda ax: plots.loss_by_tokens(ax, points, surface),
+        f"One series a size{'; lines are the fitted surface' if surface.determined else ''}.",
+        lambda ax: plots.loss_by_tokens(ax, points, surface if surface.determined else None),
     )
-    add(
-        "The surface L(N, D)",
-        "Contours of the fitted loss, the points measured, and the compute-optimal path under C = 6 N D.",
-        lambda ax: plots.surface_contours(ax, points, surface, params=runs.params),
-    )
+    if surface.determined:
+        add(
+            "The surface L(N, D)",
+            "Contours of the fitted loss, the points measured, and the compute-optimal path under C = 6 N D.",
+            lambda ax: plots.surface_contours(ax, points, surface, params=runs.params),
+        )
     if study.lr is not None:
         lr = study.lr
         add(
@@ -251,11 +256,12 @@ def figures(study: Study) -> list[dict[str, str]]:
             f"The largest budget, predicted by the {held_out.approach} fit of the smaller ones.",
             lambda ax: plots.predicted_vs_measured(ax, held_out),
         )
-    add(
-        "Residuals",
-        "Where the surface is off: a pattern here is a law that does not hold.",
-        lambda ax: plots.residuals(ax, points, surface, flops=runs.flops),
-    )
+    if surface.determined:
+        add(
+            "Residuals",
+            "Where the surface is off: a pattern here is a law that does not hold.",
+            lambda ax: plots.residuals(ax, points, surface, flops=runs.flops),
+        )
     if study.influence is not None:
         carried = study.influence
         add(
@@ -265,11 +271,13 @@ def figures(study: Study) -> list[dict[str, str]]:
             left=0.28,
         )
     largest = float(points.flops.max())
-    add(
-        "Tokens per parameter",
-        "What each approach holds to be compute-optimal, up to 10 times the largest run.",
-        lambda ax: plots.tokens_per_param(ax, study.fits, float(points.flops.min()), 10 * largest, flops=runs.flops),
-    )
+    fits = {name: fit for name, fit in study.fits.items() if fit.determined}
+    if fits:
+        add(
+            "Tokens per parameter",
+            "What each approach holds to be compute-optimal, up to 10 times the largest run.",
+            lambda ax: plots.tokens_per_param(ax, fits, float(points.flops.min()), 10 * largest, flops=runs.flops),
+        )
     if "curve" in runs.records:
         add(
             "Training curves",

@@ -176,6 +176,11 @@ class Fit(Generic[LawT]):
         return any(warn.kind == kind for warn in self.warnings)
 
     @property
+    def determined(self) -> bool:
+        """Whether the points determine the law at all; else its numbers are where the solver happened to stop."""
+        return self.status != Status.NOT_IDENTIFIED or bool(self.draws)
+
+    @property
     def law_draws(self) -> Law | None:
         """The law once per bootstrap draw, as one object whose parameters are arrays; None without a bootstrap."""
         return type(self.law)(**self.draws) if self.draws else None

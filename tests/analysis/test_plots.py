@@ -1,11 +1,16 @@
 """Each figure takes Axes, gives them back, states its conventions, and draws what was measured."""
 
+import io
+
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from analysis import plots
+from analysis import plots, report, sample
+from analysis.runs import load
 from analysis.study import study
+from tinyllm import record
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +79,60 @@ def test_series_differ_in_marker_as_well_as_colour(result, ax):
 
 def test_short_tick_labels():
     assert [plots.short(x) for x in (0.02, 3.25, 250_000, 1.5e6, 2e9)] == ["0.02", "3.25", "250k", "1.5M", "2B"]
+
+
+def table(n, d, lr, loss):
+    return load(pd.DataFrame({"n_params": n, "tokens": d, "lr": lr, "loss": loss}))
+
+
+GRID = np.array(np.meshgrid([1e5, 1e6], [1e7, 2e7], [0.01, 0.02, 0.04], indexing="ij")).reshape(3, -1)
+DEGENERATE = {
+    "one size": lambda: load(record.frame(sample.records(depths=(3,)))),
+    "one budget": lambda: load(record.frame(sample.records(budgets=(1_000_000,)))),
+    "one LR": lambda: load(record.frame(sample.records(depths=(2, 3, 4), lrs=(0.03,)))),
+    "LR at the edge": lambda: load(record.frame(sample.records(depths=(2, 3), lrs=(0.005, 0.01)))),
+    "equal best LRs": lambda: table(*GRID, 3 + 0.01 * np.abs(np.log2(GRID[2] / 0.02)) + 1e4 / GRID[0] + 1e6 / GRID[1]),
+    "three points": lambda: table([1e5, 2e5, 4e5], [1e7] * 3, [0.01] * 3, [3.0, 2.9, 2.85]),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("case", DEGENERATE)
+def test_every_figure_of_a_poor_sweep_can_be_read(case, monkeypatch):
+    """Each axis spans something, names at least one value of it, and shows every point inside its frame."""
+    drawn = []
+
+    def draw_only(draw, **options):
+        figure = Figure()
+        drawn.append(draw(figure.add_subplot()))
+        figure.savefig(io.BytesIO(), format="svg")
+        return ""
+
+    monkeypatch.setattr(report.svg, "render", draw_only)
+    report.figures(study(DEGENERATE[case](), bootstrap=20))
+    assert len(drawn) >= 4
+    for ax in drawn:
+        for axis in (ax.xaxis, ax.yaxis):
+            low, high = axis.get_view_interval()
+            assert high / low > 1.1 if axis.get_scale() == "log" else high - low > 1e-3
+            shown = [label.get_text() for label in axis.get_ticklabels() if label.get_text()]
+            assert shown and len(set(shown)) == len(shown), (ax.get_ylabel(), shown)
+        (x_low, x_high), (y_low, y_high) = ax.get_xlim(), ax.get_ylim()
+        for dots in ax.collections:
+            if dots.get_offsets().any():
+                x, y = np.asarray(dots.get_offsets()).T
+                assert (x_low <= x).all() and (x <= x_high).all() and (y_low <= y).all() and (y <= y_high).all()
+
+
+def test_every_lr_tried_has_its_tick(ax):
+    plots.lr_optimum(ax, DEGENERATE["equal best LRs"]())
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["0.01", "0.02", "0.04"]
+    assert list(ax.get_xticks()) == [0.01, 0.02, 0.04]
+
+
+def test_a_law_that_the_points_leave_open_is_not_drawn(ax):
+    poor = study(DEGENERATE["one size"](), bootstrap=20)
+    assert not any(fit.determined for fit in poor.fits.values())
+    titles = [figure["title"] for figure in report.figures(poor)]
+    assert not {"The surface L(N, D)", "Residuals", "Tokens per parameter"} & set(titles)
+    assert report.figures(poor)[0]["caption"].endswith("They identify no law, so there is no line.")
