@@ -27,6 +27,23 @@ def state_bytes(model: ModelConfig, optimizer: str) -> int:
     return 4 * (c.total * 2 + moments)
 
 
+def too_large(
+    model: ModelConfig, optimizer: str, precision: str, memory_bytes: int, where: str, *, copies: int = 1
+) -> str | None:
+    """Why a model cannot be trained in that memory, with the remedy; None where it may fit.
+
+    Counts weights, gradients, optimizer state and the activations of a single row, `copies` times (ranks that share
+    the memory).
+    """
+    needed = copies * (state_bytes(model, optimizer) + activation_bytes(model, precision, rows=1))
+    if needed <= memory_bytes:
+        return None
+    return (
+        f"needs about {needed / 1e9:.1f} GB with a single row, {where} has {memory_bytes / 1e9:.1f} GB: "
+        "take a smaller depth or a larger device"
+    )
+
+
 def device_rows(
     plan: Plan, model: ModelConfig, precision: str, world_size: int, asked: int | None, memory_bytes: int | None
 ) -> int:

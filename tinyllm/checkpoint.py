@@ -31,7 +31,8 @@ from tinyllm.plan import Plan
 from tinyllm.state import TrainState
 
 FORMAT = 1  # raised when files of before cannot be read any more
-CHECKPOINTS_DIR, WEIGHTS_DIR = "checkpoints", "weights"
+RUNS_DIR, CHECKPOINTS_DIR, WEIGHTS_DIR = "runs", "checkpoints", "weights"
+SHOWN_MODELS = 6
 MANIFEST, TOKENIZER, BEST = "manifest.json", "tokenizer.json", "best.json"
 
 log = logging.getLogger(__name__)
@@ -113,19 +114,10 @@ def entries(root: str) -> list[Entry]:
 def resume(root: str, state: TrainState, plan: Plan, done: Set[int], *, from_step: int | None = None) -> Entry | None:
     """Load the checkpoint that leaves least to do for the budgets not done; None when there is none.
 
-    A damaged one falls back to the one before, with a warning. `from_step`: only checkpoints up to that step.
+    A damaged one falls back to the one before, with a warning. `from_step`: only checkpoints up to that step; raises
+    ValueError where there is none, or nothing left to do.
     """
-    pending = [b for b in plan.budgets if b.tokens not in done]
-    if not pending:
-        return None
-    first = pending[0]
-    usable = [
-        e
-        for e in entries(root)
-        if (e.budget == first.tokens or (e.budget is None and e.step <= first.fork_step))
-        and (from_step is None or e.step <= from_step)
-    ]
-    for entry in reversed(usable):
+    for entry in reversed(resumable(root, plan, done, from_step=from_step)):
         try:
             fork = None
             if entry.fork is not None:
@@ -142,6 +134,25 @@ def resume(root: str, state: TrainState, plan: Plan, done: Set[int], *, from_ste
     return None
 
 
+def resumable(root: str, plan: Plan, done: Set[int], *, from_step: int | None = None) -> list[Entry]:
+    """The checkpoints that lead to the first budget not done, oldest step first; see `resume`."""
+    pending = [b for b in plan.budgets if b.tokens not in done]
+    if not pending:
+        if from_step is not None:
+            raise ValueError(
+                f"--resume-from {from_step}: every budget of the run is on record, nothing is left to train. "
+                "Leave it out, or train anew in another directory"
+            )
+        return []
+    first = pending[0]
+    found = [e for e in entries(root) if e.budget == first.tokens or (e.budget is None and e.step <= first.fork_step)]
+    usable = [e for e in found if from_step is None or e.step <= from_step]
+    if from_step is not None and not usable:
+        there = f"the first one is of step {found[0].step}" if found else "there is none"
+        raise ValueError(f"--resume-from {from_step}: no checkpoint up to that step, {there}; leave it out to go on")
+    return usable
+
+
 def load_weights(path: str) -> tuple[dict[str, torch.Tensor], str, str | None]:
     """Weights, config (JSON) and tokenizer (JSON, None where ids are no text) of a checkpoint or weights directory.
 
@@ -150,6 +161,9 @@ def load_weights(path: str) -> tuple[dict[str, torch.Tensor], str, str | None]:
     best = storage.join(path, BEST)
     if storage.exists(best):
         path = storage.join(path, json.loads(storage.read_bytes(best))["weights"])
+    elif _manifest(path) is None and (inside := _models_in(path)):
+        more = f" and {len(inside) - SHOWN_MODELS} more" if len(inside) > SHOWN_MODELS else ""
+        raise DamagedCheckpointError(f"{path} is no model: it holds {', '.join(inside[:SHOWN_MODELS])}{more}; take one")
     files = _read_files(path, ("model.safetensors", "config.json"))
     tokenizer = storage.join(storage.parent(storage.parent(path)), TOKENIZER)
     return (
@@ -157,6 +171,19 @@ def load_weights(path: str) -> tuple[dict[str, torch.Tensor], str, str | None]:
         files["config.json"].decode(),
         storage.read_bytes(tokenizer).decode() if storage.exists(tokenizer) else None,
     )
+
+
+def _models_in(path: str) -> list[str]:
+    """What `load_weights` would take below a directory of runs, or of one run."""
+    runs = [storage.join(path, RUNS_DIR, name) for name in storage.list_names(storage.join(path, RUNS_DIR))]
+    found = []
+    for run in runs or [path]:
+        for kind in (WEIGHTS_DIR, CHECKPOINTS_DIR):
+            names = storage.list_names(storage.join(run, kind))
+            if found_here := [storage.join(run, kind, n) for n in names if _manifest(storage.join(run, kind, n))]:
+                found += found_here
+                break
+    return found
 
 
 def save_tokenizer(root: str, tokenizer_json: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,8 +11,9 @@ from typing import Annotated, Literal
 
 import tyro
 
-from tinyllm import presets
+from tinyllm import presets, storage
 from tinyllm.arguments import ConfigArguments, parse
+from tinyllm.flags import Absent, Lifted
 from tinyllm.options import RunOptions
 
 COMMANDS = {
@@ -31,56 +33,69 @@ class Prepare:
     Interrupted, the same command continues. The same source and options give the same digest on any machine.
     """
 
-    source: Annotated[str, tyro.conf.Positional] = "sotu"
+    source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")] = "sotu"
     """sotu, zipf (or zipf:V=256,s=1.5), or text, JSON lines or Parquet: a file, directory, glob or URI (s3://, hf://)."""
     out: str = "out/corpus"
     """Directory or URI of the corpus."""
-    vocab_size: int | None = None
+    vocab_size: Absent[int] = None
     """Default: 4096 for sotu, 256 for zipf, else 32768."""
-    seq_len: int | None = None
+    seq_len: Absent[int] = None
     """Tokens a row. Default: 2048, 256 for zipf."""
     seed: int = 0
     """Seeds the order of documents and the split."""
-    val_fraction: float | None = None
+    val_fraction: Absent[float] = None
     """Share of the documents held out for validation. Default: .05 for sotu, else .01."""
-    shards: int | None = None
+    shards: Absent[int] = None
     """Training files. Default: one for each 64 MiB of text."""
     documents: Literal["files", "paragraphs", "lines"] = "files"
     """What a document of a plain text file is."""
     text_column: str = "text"
     """Column of the text in JSON lines and Parquet."""
-    num_cpus: int | None = None
+    num_cpus: Absent[int] = None
     """CPUs of the Ray started here when none is running. Default: all."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanCommand(ConfigArguments):
-    """Print what a config amounts to; trains nothing and touches no GPU."""
+    """Print what a config amounts to; trains nothing and touches no GPU.
 
-    tflops: float | None = None
+    Whole numbers may be written as 512k, 1.5M or 2B.
+    """
+
+    tflops: Absent[float] = None
     """Achieved TFLOP/s of the whole node to reckon the time with."""
-    measured_in: str | None = None
+    measured_in: Absent[str] = None
     """Reckon the time with the speed of the runs recorded in this directory instead."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Train(ConfigArguments):
-    """Train one model on this node: all local GPUs, else the CPU. The same command again continues."""
+    """Train one model on this node: all local GPUs, else the CPU. The same command again continues.
 
-    options: Annotated[RunOptions, tyro.conf.arg(name="")] = field(default_factory=RunOptions)
+    Whole numbers may be written as 512k, 1.5M or 2B.
+    """
+
     out: str = "out"
     """Parent of the output directory."""
     name: str = "train"
     """Name of the run's directory in --out."""
-    workers: int | None = None
+    workers: Absent[int] = None
     """Processes. Default: one a local GPU, else one."""
+    run: Lifted[RunOptions] = field(default_factory=RunOptions)
+
+    @property
+    def root(self) -> str:
+        """Directory or URI of the run. Raises ValueError on a name that would lie elsewhere."""
+        if not self.name or self.name in (".", "..") or "/" in self.name:
+            raise ValueError(f"--name {self.name!r}: a name without / is wanted; --out says where it lies")
+        return storage.join(self.out, self.name)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
     """Continue prompts with a trained model."""
 
-    checkpoint: Annotated[str, tyro.conf.Positional]
+    checkpoint: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
     """A weights/<tokens> or checkpoints/<name> directory of a run."""
     prompt: tuple[str, ...] = ("The state of the Union is",)
     """Texts to continue, as one batch."""
@@ -100,11 +115,11 @@ class Sample:
 class Score:
     """Accuracy of a trained model on in-context tasks, as at the end of a budget with `tinyllm train --core-data`."""
 
-    checkpoint: Annotated[str, tyro.conf.Positional]
+    checkpoint: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
     """A weights/<tokens> or checkpoints/<name> directory of a run."""
     core_data: str
     """Directory or URI in the format of DCLM's evaluation."""
-    max_examples: int | None = None
+    max_examples: Absent[int] = None
     """At most so many examples of each task; training takes 500. Default: all."""
     seed: int = 0
     """Draws the examples and the shots; training takes 0."""
@@ -118,7 +133,7 @@ class Score:
 class Export:
     """Write safetensors + config.json + tokenizer.json that load without this package's training code."""
 
-    checkpoint: Annotated[str, tyro.conf.Positional]
+    checkpoint: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
     """A weights/<tokens> or checkpoints/<name> directory of a run."""
     out: str
     """Directory to write."""
@@ -132,6 +147,7 @@ def prepare(args: Prepare) -> None:
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     options = asdict(args)
+    storage.check_writable(args.out, flag="--out")
     manifest = prepare_corpus(options.pop("source"), options.pop("out"), **options)
     print(f"{args.out}: {manifest.name}, {human(manifest.train_tokens)} training tokens, digest {manifest.digest}")
     print(f"vocabulary {manifest.vocab_size}, {manifest.seq_len} tokens a row, {manifest.licence}")
@@ -140,33 +156,35 @@ def prepare(args: Prepare) -> None:
 
 def show_plan(args: PlanCommand) -> None:
     from tinyllm import show
-    from tinyllm.launch import prepare_run
+    from tinyllm.launch import plan_on_paper
 
-    prepared = prepare_run(args.config(), args.planned_precision())
+    if args.tflops is not None and args.measured_in is not None:
+        raise ValueError(f"--tflops {args.tflops:g} and --measured-in {args.measured_in} both give a speed: keep one")
+    if args.tflops is not None and not 0 < args.tflops < math.inf:
+        raise ValueError(f"--tflops {args.tflops:g}: give a speed above 0")
+    config, plan, warnings = plan_on_paper(args.config(), args.planned_precision())
     speed, source = None, ""
     if args.measured_in is not None:
-        speed = show.measured_flops_per_second(args.measured_in, prepared.config.model.depth)
+        speed = show.measured_flops_per_second(args.measured_in, config.model.depth)
         source = f"measured in {args.measured_in}"
     elif args.tflops is not None:
         speed, source = args.tflops * 1e12, "as stated"
-    show.print_tables(show.plan_tables(prepared.config, prepared.plan, speed, source))
-    for warning in prepared.warnings:
+    show.print_tables(show.plan_tables(config, plan, speed, source))
+    for warning in warnings:
         print(f"warning: {warning}")
 
 
 def train(args: Train) -> int:
-    import os
-
+    root, config = args.root, args.config()
     from tinyllm import launch, show
 
-    root = os.path.join(args.out, args.name) if "://" not in args.out else f"{args.out.rstrip('/')}/{args.name}"
-    rows = launch.train(args.config(), args.options, out=root, n_workers=args.workers)
-    if not rows:
-        print("no budget was reached; the same command goes on from the last checkpoint")
-        return 130
-    show.print_tables([show.summary_table(rows)])
-    print("\n".join([show.LEGEND, *show.reasons(rows)]))
-    print(f"report: {show.write_report(root, rows)}")
+    rows = launch.train(config, args.run, out=root, n_workers=args.workers)
+    if rows:
+        show.print_tables([show.summary_table(rows)])
+        print("\n".join([show.LEGEND, *show.reasons(rows)]))
+        print(f"report: {show.write_report(root, rows)}")
+    if len(rows) < max(1, len(config.horizons)):
+        print(f"--stop-after {args.run.stop_after}: the same command without it, or with a later step, goes on")
     return 0 if all(r.status == "done" for r in rows) else 1
 
 
@@ -187,7 +205,7 @@ def sample(args: Sample) -> None:
 
 
 def score(args: Score) -> None:
-    from tinyllm import show, storage
+    from tinyllm import show
     from tinyllm.core_eval import core
     from tinyllm.evaluate import METRIC_VERSIONS
     from tinyllm.generate import load_model
@@ -212,6 +230,7 @@ def score(args: Score) -> None:
 def export(args: Export) -> None:
     from tinyllm.export import export_model
 
+    storage.check_writable(args.out, flag="--out")
     export_model(args.checkpoint, args.out)
     print(f"wrote {args.out}: model.py in it loads the rest with torch and safetensors alone")
 
@@ -238,6 +257,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments, runner = runners[argv[0]]
     try:
         sys.exit(runner(parse(arguments, argv[1:], prog=f"tinyllm {argv[0]}", presets=presets.PRESETS)))
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on", file=sys.stderr)
+        sys.exit(130)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

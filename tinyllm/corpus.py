@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tinyllm import sources, storage
+from tinyllm.config import DataConfig
 from tinyllm.manifest import MANIFEST_FILE, SCHEMA_VERSION, TOKENIZER_FILE, Manifest
 from tinyllm.recipe import STAGING_DIR, Recipe, claim, digest, exclusive
 from tinyllm.shards import describe_shard
@@ -106,7 +107,7 @@ def default_corpus(
     (directory or URI; by default under the user's cache directory), prepared on first use, once even if several
     processes ask at the same time. Anything else is returned as the path of a corpus that is there already.
     """
-    data = data or os.environ.get("TINYLLM_DATA") or "sotu"
+    data = DataConfig(data=data).source
     if is_zipf(data):
         chain = ZipfChain.parse(data, vocab_size=vocab_size)
         data, vocab_size, seq_len = chain.source, chain.vocab_size, ZIPF_SEQ_LEN if seq_len is None else seq_len

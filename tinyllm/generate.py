@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from tinyllm import storage
 from tinyllm.checkpoint import load_weights
-from tinyllm.config import TrainConfig
+from tinyllm.config import TrainConfig, check_seed
 from tinyllm.hardware import pick_device
 from tinyllm.model import GPT, KVCache, build_model
 from tinyllm.tokenizer import Tokenizer
@@ -40,8 +41,16 @@ def generate(
     """The ids that follow each prompt, `n_tokens` of them; prompts of equal length share a batch.
 
     temperature 0 takes the likeliest token; top_k 0 draws among all. A prompt draws from a generator of its
-    own, keyed by `seed` and its place. Raises ValueError for an empty prompt, or one too long for the model's context.
+    own, keyed by `seed` and its place. Raises ValueError for an empty prompt, one too long for the model's context, and
+    for an `n_tokens`, `temperature`, `top_k` or `seed` that means nothing.
     """
+    if n_tokens < 1:
+        raise ValueError(f"tokens {n_tokens}: ask for 1 or more")
+    if not 0 <= temperature < math.inf:
+        raise ValueError(f"temperature {temperature}: give 0 (the likeliest token) or more, and finite")
+    if top_k < 0:
+        raise ValueError(f"top_k {top_k}: give 0 (choose among all) or more")
+    check_seed(seed)
     for prompt in prompts:
         if not prompt:
             raise ValueError("an empty prompt: give at least one token (the tokenizer's BOS)")
@@ -50,8 +59,6 @@ def generate(
                 f"{len(prompt)} tokens of prompt and {n_tokens} new ones exceed the model's context of "
                 f"{model.config.context}: ask for {max(0, model.config.context - len(prompt))} or fewer"
             )
-    if temperature < 0:
-        raise ValueError(f"temperature {temperature} must be 0 or more")
     found: list[list[int]] = [[] for _ in prompts]
     for length in sorted({len(p) for p in prompts}):
         indices = [i for i, p in enumerate(prompts) if len(p) == length]
@@ -83,7 +90,18 @@ def _draw(logits_V: Tensor, temperature: float, top_k: int, generator: torch.Gen
 def sample_texts(
     path: str, prompts: Sequence[str], *, n_tokens: int, temperature: float, top_k: int, seed: int, device: str
 ) -> list[str]:
-    """Each prompt with its continuation. Raises ValueError for a model of tokens that are no text."""
+    """Each prompt with its continuation.
+
+    Raises ValueError for a model of tokens that are no text, for no prompt at all or one that is no text, and as
+    `generate`.
+    """
+    if not prompts:
+        raise ValueError("there is no prompt: give at least one text to continue")
+    for prompt in prompts:
+        try:
+            prompt.encode()
+        except UnicodeEncodeError as error:  # bytes of the command line that are no UTF-8
+            raise ValueError(f"prompt {prompt!r} is no text in UTF-8 ({error.reason}): write it in UTF-8") from error
     model, _, tokenizer = load_model(storage.absolute(path), device)
     if tokenizer is None:
         raise ValueError(f"{path} was trained on ids that are no text (no tokenizer.json): nothing to write out")

@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
 import torch
 
 # Dense peak in TFLOP/s (no sparsity), from the makers' data sheets, by a part of the name CUDA reports.
@@ -34,6 +35,7 @@ PEAK_TFLOPS_BF16 = {
 }
 
 _STATUS, _CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_PROC_CGROUP, _CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
 def pick_device(wanted: str) -> torch.device:
@@ -69,6 +71,35 @@ def peak_tflops(device: torch.device, precision: str) -> float | None:
 def memory_bytes(device: torch.device) -> int | None:
     """Memory of a GPU; None for others."""
     return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
+
+
+def state_memory_bytes(device: torch.device) -> int:
+    """Memory that a model's state must fit: the GPU's, or this machine's."""
+    return memory_bytes(device) or machine_memory_bytes()
+
+
+def machine_memory_bytes() -> int:
+    """Memory this process may use: the machine's, or less where a container or a batch job limits it."""
+    return min([psutil.virtual_memory().total, *_cgroup_limits(_PROC_CGROUP, _CGROUPS)])
+
+
+def _cgroup_limits(memberships: Path, root: Path) -> list[int]:
+    """Memory limits, in bytes, of the control groups that a process is in (cgroups(7), both versions)."""
+    found = []
+    for line in memberships.read_text().splitlines() if memberships.exists() else ():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        mount, name = (root / "memory", "memory.limit_in_bytes") if controllers else (root, "memory.max")
+        group = mount / path.lstrip("/")
+        # A limit on any group above holds as well. In a container the path may be the host's, which is not there.
+        for directory in (group, *group.parents):
+            file = directory / name
+            if file.exists() and (limit := file.read_text().strip()).isdigit():  # else "max"
+                found.append(int(limit))
+            if directory == mount:
+                break
+    return found
 
 
 def reset_peak_memory(device: torch.device) -> None:

@@ -13,6 +13,17 @@ Unit = Literal["tokens", "tokens_per_param", "flops", "steps"]
 _SUFFIX = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12, "p": 10**15, "e": 10**18}
 
 
+def parse_count(text: str) -> int:
+    """A whole number with an optional suffix: '-1' -> -1, '512k' -> 512000. Raises ValueError on anything else."""
+    try:
+        return int(text)
+    except ValueError:
+        value = parse_quantity(text)
+    if value != int(value):
+        raise ValueError(f"{text!r} is no whole number: write e.g. 40, 512k or 1.5M")
+    return int(value)
+
+
 def parse_quantity(text: str) -> float:
     """'200k' -> 200000.0, '1.5B' -> 1.5e9, '3e17' -> 3e17. Raises ValueError on anything else or not positive."""
     stripped = text.strip().replace("_", "").replace(",", "")
@@ -39,6 +50,8 @@ class Horizon:
             raise ValueError(f"horizon unit {self.unit!r}: take one of {get_args(Unit)}")
         if not 0 < self.value < float("inf"):
             raise ValueError(f"horizon of {self.value} {self.unit}: must be positive and finite")
+        if self.unit == "steps" and self.value != int(self.value):
+            raise ValueError(f"horizon of {self.value:g} steps: give a whole number, e.g. {round(self.value)}")
 
     def tokens(self, model: ModelConfig, batch_tokens: int) -> float:
         """The horizon in tokens, before rounding to whole steps."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from tinyllm.flags import Absent
+
 READERS_EVERY = ("eval_every", "sample_every", "core_every", "save_every")
 
 
@@ -14,11 +16,11 @@ class RunOptions:
 
     device: Literal["auto", "cuda", "mps", "cpu"] = "auto"
     """auto = CUDA, else Apple's GPU, else the CPU."""
-    compile: bool | None = None
+    compile: Absent[bool] = None
     """torch.compile. Default: on for CUDA, off elsewhere."""
     deterministic: bool = False
     """Bit-identical resume on CUDA, slower. The CPU is deterministic without it."""
-    device_batch_size: int | None = None
+    device_batch_size: Absent[int] = None
     """Rows a rank takes at once; gradients accumulate up to --total-batch-size. Default: by memory."""
     feed: Literal["files", "ray"] = "files"
     """Who reads the tokens: each rank from the files in a thread, or Ray Data, where other machines read ahead."""
@@ -28,7 +30,7 @@ class RunOptions:
     """Steps between evaluations of the trunk; 0 = only where a budget ends."""
     sample_every: int = 0
     """Steps between samples of text; 0 = off."""
-    core_data: str | None = None
+    core_data: Absent[str] = None
     """In-context tasks: a directory or URI in the format of DCLM's evaluation, evaluated at the end of each budget."""
     core_every: int = 0
     """Steps between evaluations of --core-data; 0 = only where a budget ends."""
@@ -38,15 +40,15 @@ class RunOptions:
     """Newest checkpoints kept beside those still needed."""
     save_weights: bool = True
     """Keep the decayed weights of each budget, for `tinyllm sample` and `tinyllm export`."""
-    resume_from: int | None = None
+    resume_from: Absent[int] = None
     """Continue from the newest checkpoint up to this step instead of the newest of all."""
-    stop_after: int | None = None
+    stop_after: Absent[int] = None
     """End after this many steps of the trunk without changing the schedule; the same command without it goes on."""
     wandb: Literal["online", "offline", "disabled"] = "disabled"
     """Weights & Biases."""
     wandb_project: str = "tinyllm"
     """Project in Weights & Biases."""
-    peak_tflops: float | None = None
+    peak_tflops: Absent[float] = None
     """Peak TFLOP/s of one device in the precision used, for MFU. Default: looked up by the chip's name."""
 
     def __post_init__(self) -> None:
@@ -55,7 +57,7 @@ class RunOptions:
                 raise ValueError(f"{name} {getattr(self, name)} must be 0 (off) or more steps")
         for name in ("device_batch_size", "stop_after", "peak_tflops"):
             value = getattr(self, name)
-            if value is not None and value <= 0:
+            if value is not None and not value > 0:
                 raise ValueError(f"{name} {value} must be positive")
         if self.core_every and self.core_data is None:
             raise ValueError(f"core_every {self.core_every}: give core_data, the directory of the tasks, as well")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import asdict, dataclass, replace
 
 from tinyllm import rules
@@ -178,11 +179,12 @@ def resolution_warnings(asked: TrainConfig, corpus: CorpusFacts) -> tuple[str, .
     return tuple(found)
 
 
-def plan(config: TrainConfig) -> Plan:
+def plan(config: TrainConfig, *, on_paper: bool = False) -> Plan:
     """Counts, steps, LRs and FLOPs of a resolved config.
 
     Raises ValueError, with the remedy, for budgets smaller than a step, equal after rounding, with no decay step, with
-    a warmup not over before the first fork, or beyond the epochs allowed.
+    a warmup not over before the first fork, or beyond the epochs allowed. `on_paper`: nothing will be trained, so that
+    too small a corpus is only warned of.
     """
     corpus, optim = config.corpus, config.optim
     if corpus is None:
@@ -191,6 +193,9 @@ def plan(config: TrainConfig) -> Plan:
     assert optim.warmup_tokens is not None and optim.weight_decay is not None and optim.beta2 is not None
     batch = optim.total_batch_size
     budgets = tuple(sorted((_budget(config, h) for h in config.horizons), key=lambda b: b.tokens))
+    repeated = _too_many_epochs(config, budgets)
+    if repeated is not None and not on_paper:
+        raise ValueError(repeated)
     for small, large in itertools.pairwise(budgets):
         if small.steps == large.steps:
             raise ValueError(
@@ -209,10 +214,10 @@ def plan(config: TrainConfig) -> Plan:
     if warmup_steps > warmup_room:
         raise ValueError(
             f"the warmup ({warmup_steps} steps) must be over before the LR decays at step {warmup_room} of the "
-            f"smallest budget ({first.tokens:,} tokens): take --warmup-tokens {max(0, warmup_room // 4) * batch}, "
-            "a smaller --total-batch-size, or a larger budget"
+            f"smallest budget ({first.tokens:,} tokens): take {_shorter_warmup(config, first, warmup_room)}, or "
+            f"a budget of {math.ceil((warmup_steps + 1) / (1 - optim.decay_share)) * batch:,} tokens or more"
         )
-    warnings = []
+    warnings = [f"it can't be trained as it stands: {repeated}"] if repeated is not None else []
     if first.decay_steps < FEW_DECAY_STEPS and optim.schedule == "wsd":
         warnings.append(
             f"the smallest budget decays over {first.decay_steps} steps only (fewer than {FEW_DECAY_STEPS}): "
@@ -246,17 +251,11 @@ def _budget(config: TrainConfig, horizon: Horizon) -> Budget:
     if steps < 2:
         raise ValueError(
             f"a horizon of {horizon} is {steps} steps of {batch:,} tokens, at least 2 are needed: "
-            f"take a smaller --total-batch-size (it may be {config.model.context}) or a longer horizon"
+            f"take {_smaller_batch(config, wanted)}a horizon of {2 * batch:,} tokens or more"
         )
     decay_steps = max(1, round(optim.decay_share * steps))
     tokens = steps * batch
     epochs = tokens / corpus.train_tokens if corpus.train_tokens else None
-    # A batch more than the allowed epochs is the rounding of a default horizon, not a wish for more.
-    if epochs is not None and tokens - batch > config.data.max_epochs * corpus.train_tokens:  # type: ignore[operator]
-        raise ValueError(
-            f"a horizon of {horizon} passes {epochs:.3g} times over the {corpus.train_tokens:,} tokens of corpus "
-            f"{corpus.name!r}, more than {config.data.max_epochs:g}: take a shorter horizon, more text, or --max-epochs"
-        )
     return Budget(
         tokens=tokens,
         steps=steps,
@@ -264,4 +263,39 @@ def _budget(config: TrainConfig, horizon: Horizon) -> Budget:
         flops=tokens * config.model.flops_per_token,
         flops_6nd=6.0 * config.model.counts.with_head * tokens,
         epochs=epochs,
+    )
+
+
+def _shorter_warmup(config: TrainConfig, first: Budget, room: int) -> str:
+    """The flags that make the warmup end in time: a quarter of the steps before the decay, where those are enough."""
+    assert config.optim.total_batch_size
+    batch = config.optim.total_batch_size
+    smaller = _enough_steps(config, first.tokens)
+    if room >= 4 or smaller >= batch:
+        return f"--warmup-tokens {max(0, room // 4) * batch}"
+    return f"--total-batch-size {smaller} --warmup-tokens {first.tokens // smaller // 5 * smaller}"
+
+
+def _smaller_batch(config: TrainConfig, tokens: float) -> str:
+    smaller = _enough_steps(config, tokens)
+    return f"--total-batch-size {smaller} or " if 2 * smaller <= tokens else ""
+
+
+def _enough_steps(config: TrainConfig, tokens: float) -> int:
+    """The largest batch, in tokens, that still gives 5 x FEW_DECAY_STEPS steps; at least a row."""
+    context = config.model.context
+    return max(1, int(tokens / (5 * FEW_DECAY_STEPS) / context)) * context
+
+
+def _too_many_epochs(config: TrainConfig, budgets: tuple[Budget, ...]) -> str | None:
+    """Why the corpus does not suffice for the largest budget; None where it does."""
+    assert config.corpus is not None and config.optim.total_batch_size
+    largest, corpus, allowed = budgets[-1], config.corpus, config.data.max_epochs
+    # A batch more than the allowed epochs is the rounding of a default horizon, not a wish for more.
+    if corpus.train_tokens is None or largest.tokens - config.optim.total_batch_size <= allowed * corpus.train_tokens:
+        return None
+    return (
+        f"a horizon of {largest.tokens:,} tokens passes {largest.epochs:.3g} times over the {corpus.train_tokens:,} "
+        f"tokens of corpus {corpus.name!r}, more than {allowed:g}: take one of {allowed * corpus.train_tokens:,.0f} "
+        "tokens or less, more text, or a larger --max-epochs"
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from tinyllm.config import ModelConfig, OptimConfig, TrainConfig
+from tinyllm.config import BUILT_IN_TEXT, ModelConfig, OptimConfig, TrainConfig
 
 
 def smoke() -> TrainConfig:
@@ -23,6 +24,17 @@ def base() -> TrainConfig:
 def adamw() -> TrainConfig:
     """`base` with AdamW alone, to compare Muon with: decays the 2-D weights; beta1 as GPT-3's (Brown et al. 2020)."""
     return TrainConfig(optim=OptimConfig(optimizer="adamw", beta1=0.9, eps=1e-8, cautious=False))
+
+
+def on_corpus(config: TrainConfig, data: str | None) -> TrainConfig:
+    """A preset's config with its tokens from `data` (as in DataConfig; None leaves the preset's own).
+
+    A preset's vocabulary and context are those of the built-in text: any other corpus brings its own.
+    """
+    moved = replace(config, data=replace(config.data, data=data or config.data.data))
+    if moved.data.source == BUILT_IN_TEXT:
+        return moved
+    return replace(moved, model=replace(moved.model, vocab_size=None, seq_len=None))
 
 
 PRESETS: dict[str, Callable[[], TrainConfig]] = {"smoke": smoke, "base": base, "adamw": adamw}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -14,6 +15,8 @@ from tinyllm.config import TrainConfig
 from tinyllm.core_tasks import CoreResult
 from tinyllm.plan import Plan
 from tinyllm.record import RunRecord
+
+_PLAIN: dict[str, Any] = {"box": None, "pad_edge": False, "padding": (0, 1, 0, 0)}
 
 
 def human(value: float) -> str:
@@ -35,7 +38,10 @@ def duration(seconds: float) -> str:
 
 
 def plan_tables(config: TrainConfig, plan: Plan, flops_per_second: float | None, speed_source: str) -> list[Table]:
-    """The plan as tables: model, training, budgets. `flops_per_second` of the whole node gives the time column."""
+    """The plan as tables: model, training, budgets. `flops_per_second` of the whole node gives the time column.
+
+    No figure is cut in the 80 columns of a plain terminal.
+    """
     c, model = plan.counts, config.model
     counts = Table(title=f"{config.run_id}: depth {model.depth}, width {model.width}", title_justify="left")
     counts.add_column("parameters")
@@ -48,9 +54,9 @@ def plan_tables(config: TrainConfig, plan: Plan, flops_per_second: float | None,
     counts.add_row("non-embedding (Kaplan's N)", f"{c.non_embedding:,}")
 
     lrs = plan.peak_lrs
-    settings = Table(title="training", title_justify="left", show_header=False)
+    settings = Table(title="training", title_justify="left", show_header=False, **_PLAIN)
     settings.add_column()
-    settings.add_column(justify="right")
+    settings.add_column(justify="right", no_wrap=True)
     state_bytes = batching.state_bytes(model, config.optim.optimizer)
     row_bytes = batching.activation_bytes(model, config.precision, 1)
     rows = [
@@ -74,9 +80,9 @@ def plan_tables(config: TrainConfig, plan: Plan, flops_per_second: float | None,
     title = (
         "budgets" if flops_per_second is None else f"budgets (time at {human(flops_per_second)}FLOP/s, {speed_source})"
     )
-    budgets = Table(title=title, title_justify="left")
+    budgets = Table(title=title, title_justify="left", min_width=66, **_PLAIN)  # so that no caption is folded
     for column in ("tokens", "steps", "fork", "epochs", "tok/param", "FLOPs", "6ND", "time"):
-        budgets.add_column(column, justify="right")
+        budgets.add_column(column, justify="right", no_wrap=True)
 
     def time_of(flops: float) -> str:
         return "-" if flops_per_second is None else duration(flops / flops_per_second)
@@ -92,11 +98,9 @@ def plan_tables(config: TrainConfig, plan: Plan, flops_per_second: float | None,
             f"{b.flops_6nd:.3g}",
             time_of(b.flops),
         )
-    budgets.add_section()
-    budgets.add_row(
-        f"{plan.trained_tokens:,}", "", "", "", "", f"{plan.trained_flops:.3g}", "", time_of(plan.trained_flops)
-    )
     if len(plan.budgets) > 1:
+        totals = f"{plan.trained_flops:.3g}", "", time_of(plan.trained_flops)
+        budgets.add_row(f"{plan.trained_tokens:,}", "in all", "", "", "", *totals)
         share = plan.trained_tokens / plan.separate_tokens
         budgets.caption = f"one trunk for all budgets: {share:.3f} of the tokens of separate runs"
     return [counts, settings, budgets]
@@ -121,7 +125,7 @@ LEGEND = "val, train: loss, nats a token; bits a byte of text; CORE: mean centre
 
 def summary_table(rows: Sequence[RunRecord]) -> Table:
     """The end of a run: a line a budget, in the 80 columns of a plain terminal. See `LEGEND`."""
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(**_PLAIN)
     columns = _columns(rows)
     for name in columns:
         table.add_column(name, justify="left" if name == "status" else "right", no_wrap=True)
@@ -133,7 +137,7 @@ def summary_table(rows: Sequence[RunRecord]) -> Table:
 def core_table(result: CoreResult, version: int) -> Table:
     """A line a task, and the mean."""
     title = f"in-context tasks (metric version {version})"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table = Table(title=title, title_justify="left", **_PLAIN)
     for column in ("task", "examples", "cut", "accuracy", "guessing", "centred"):
         table.add_column(column, justify="left" if column == "task" else "right")
     for t in result.tasks:

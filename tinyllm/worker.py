@@ -23,8 +23,6 @@ from tinyllm.state import TrainState
 from tinyllm.track import Tracker
 from tinyllm.train import Batches, train
 
-RUNS_DIR = "runs"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -39,7 +37,7 @@ class Job:
 
     @property
     def run_root(self) -> str:
-        return storage.join(self.root, RUNS_DIR, self.config.run_id)
+        return storage.join(self.root, checkpoint.RUNS_DIR, self.config.run_id)
 
 
 def corpus_facts(corpus: TokenSource) -> CorpusFacts:

@@ -45,7 +45,7 @@ def test_train_continues_and_refuses_another_run(
     assert tinyllm(*common, "--steps", "10", "--seed", "1", "--decay-share", "0.3") == 2
     error = capsys.readouterr().err
     assert "optim.decay_share 0.2 -> 0.3; seed 0 -> 1" in error
-    assert "choose another --name" in error
+    assert "choose another directory (--name; from Python: out=)" in error
     assert len(read(str(tmp_path / "train"))) == 2
 
 
@@ -92,6 +92,21 @@ def test_the_result_fits_a_terminal_of_80_columns_and_says_why_a_budget_was_miss
         (["--tokens", "-100k"], "--tokens '-100k' is not positive and finite: write e.g. 200k"),
         (["--tokens-per-param", "many"], "--tokens-per-param 'many' is no quantity: write e.g. 200k"),
         (["--tokens", "5"], "a horizon of 5 tokens is 0 steps of 512 tokens, at least 2 are needed"),
+        (["--steps", "40.5"], "horizon of 40.5 steps: give a whole number, e.g. 40"),
+        (["--steps", "10", "--workers", "0"], "--workers 0: give 1 or more"),
+        (["--steps", "10", "--workers", "-2"], "--workers -2: give 1 or more"),
+        (["--steps", "10", "--resume-from", "20"], "--resume-from 20: no checkpoint up to that step, there is none"),
+        (["--steps", "10", "--name", "../../x"], "--name '../../x': a name without / is wanted; --out says where"),
+        (["--steps", "10", "--name", ".."], "--name '..': a name without / is wanted"),
+        (["--steps", "10", "--preset", "smoke", "--preset", "base"], "--preset is given twice: keep one"),
+        (["--steps", "10", "--lr", "0.1"], "--lr is given twice: keep one"),
+        (["--steps", "10", "--seed", "-1"], "seed -1: give a whole number from 0"),
+        (["--steps", "10", "--stop-after", "0"], "stop_after 0 must be positive"),
+        (["--steps", "10", "--stop-after", "-1"], "stop_after -1 must be positive"),
+        (["--steps", "10", "--log-every", "-1"], "log_every -1 must be 0 (off) or more steps"),
+        (["--steps", "10", "--peak-tflops", "nan"], "peak_tflops nan must be positive"),
+        (["--steps", "10", "--max-epochs", "nan"], "max_epochs nan must be positive"),
+        (["--steps", "10", "--logit-softcap", "-1"], "logit_softcap -1.0 must be 0 (off) or more"),
     ],
 )
 def test_mistakes_are_one_line_with_the_remedy(
@@ -112,6 +127,16 @@ def test_a_missing_corpus_is_named_with_the_command_that_prepares_it(
     assert "tinyllm prepare" in capsys.readouterr().err
 
 
+def test_no_figure_of_a_plan_is_cut_in_80_columns(
+    zipf_path: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    flags = ["--data", zipf_path, "--tokens", "2B", "4B", "--tflops", "0.001"]
+    assert tinyllm("plan", *TINY, *flags) == 0
+    tables = capsys.readouterr().out.partition("warning: ")[0]
+    assert "4,000,000,000" in tables and "6,250,000" in tables and "…" not in tables
+
+
 def test_plan_prints_counts_budgets_and_time(zipf_path: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert tinyllm("plan", *TINY, "--data", zipf_path, "--steps", "10", "20", "--tflops", "0.001") == 0
     out = capsys.readouterr().out
@@ -119,12 +144,14 @@ def test_plan_prints_counts_budgets_and_time(zipf_path: str, capsys: pytest.Capt
         assert text in out, text
 
 
-def test_paths_that_fail_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_paths_that_fail_are_one_line(zipf_path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("in the way")
     for out in (str(tmp_path / "file"), "/proc/nope"):
-        assert tinyllm("prepare", "zipf", "--out", out) == 2
-        error = capsys.readouterr().err
-        assert error.startswith("error: ") and out in error and "Traceback" not in error
+        for command in (["prepare", "zipf"], ["export", "any"], ["train", *TINY, "--steps", "10", "--data", zipf_path]):
+            assert tinyllm(*command, "--out", out) == 2
+            error = capsys.readouterr().err
+            assert error.startswith(f"error: nothing can be written to {out}") and error.count("\n") == 1
+            assert "give another --out" in error
 
 
 @pytest.mark.parametrize("vocab_size", ["3", "256", "-1"])
@@ -157,6 +184,38 @@ def test_every_preset_is_in_the_help_and_plans(zipf_path: str, capsys: pytest.Ca
         assert tinyllm("plan", "--preset", name, *sizes, "--data", zipf_path, "--tokens", "10M") == 0
         assert f"{optimizer}, wsd" in capsys.readouterr().out
     assert set(PRESETS) == {"smoke", "base", "adamw"}
+
+
+def test_a_plan_of_what_its_corpus_cannot_train_is_shown_with_the_reason_and_refused_by_train(
+    zipf_path: str, text_path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for flags, reason in (
+        (["--data", text_path, "--tokens", "64M"], "more than 4: take one of"),
+        (["--data", zipf_path, "--tokens", "64M", "--vocab-size", "50304"], "vocab_size 50304 is not that of corpus"),
+        (
+            ["--data", zipf_path, "--tokens", "64M", "--vocab-size", "64", "--seq-len", "16"],
+            "seq_len 16 is not that of",
+        ),
+        (["--data", "nowhere", "--tokens", "64M", "--vocab-size", "4096", "--seq-len", "16"], "no corpus at"),
+    ):
+        assert tinyllm("plan", *TINY, *flags) == 0
+        out = capsys.readouterr().out
+        assert "warning: it can't be trained as it stands: " in out and reason in out
+        assert "64,000,000" in out
+        assert tinyllm("train", *TINY, *flags, "--out", str(tmp_path)) == 2
+        captured = capsys.readouterr()
+        assert reason in captured.err and captured.out == ""
+
+
+def test_a_model_that_no_memory_here_holds_is_warned_of_by_plan_and_refused_by_train(
+    zipf_path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    big = ["--depth", "400", "--data", zipf_path, "--device", "cpu"]
+    assert tinyllm("plan", *big[:-2]) == 0
+    assert "warning: it can't be trained on this machine: needs about" in capsys.readouterr().out
+    assert tinyllm("train", *big, "--out", str(tmp_path)) == 2
+    assert "error: depth 400 needs about" in capsys.readouterr().err
+    assert not (tmp_path / "train").exists()
 
 
 def test_unknown_commands_and_help() -> None:
@@ -213,6 +272,8 @@ def test_sampling_ids_that_are_no_text_and_a_directory_that_is_no_checkpoint_are
     assert "the tasks are text" in capsys.readouterr().err
     assert tinyllm("sample", str(tmp_path), "--device", "cpu") == 2
     assert "is no checkpoint" in capsys.readouterr().err
+    assert tinyllm("sample", str(tmp_path / "train"), "--device", "cpu") == 2
+    assert f"is no model: it holds {weights}; take one" in capsys.readouterr().err
 
 
 def test_samples_best_weights_and_offline_tracking_survive_a_stop(
@@ -224,8 +285,14 @@ def test_samples_best_weights_and_offline_tracking_survive_a_stop(
         "--steps", "8", "12", "--eval-every", "4", "--log-every", "2", "--save-every", "3", "--sample-every", "5",
         "--wandb", "offline",
     ]  # fmt: skip
-    assert tinyllm(*run, "--stop-after", "5") == 130
+    capsys.readouterr()
+    assert tinyllm(*run, "--stop-after", "5") == 0  # it did what it was asked
+    *_, stopped, last = capsys.readouterr().out.splitlines()
+    assert "trunk step 5 | stopped; the same command without --stop-after goes on from here" in stopped
+    assert last == "--stop-after 5: the same command without it, or with a later step, goes on"
     assert tinyllm(*run) == 0
+    assert tinyllm(*run, "--resume-from", "2") == 2
+    assert "--resume-from 2: every budget of the run is on record" in capsys.readouterr().err
     (root,) = (tmp_path / "train" / "runs").iterdir()
     log = (root / "log.txt").read_text()
     assert log.count("sample: The state of the") >= 3  # at step 5 and at the end of each budget
@@ -236,6 +303,30 @@ def test_samples_best_weights_and_offline_tracking_survive_a_stop(
     assert tinyllm("sample", str(root), "--device", "cpu", "--tokens", "8", "--prompt", "spam", "eggs ham") == 0
     out = capsys.readouterr().out
     assert out.startswith("spam") and "eggs ham" in out
+    for flags, message in (
+        (["--top-k", "-5"], "top_k -5: give 0 (choose among all) or more"),
+        (["--tokens", "0"], "tokens 0: ask for 1 or more"),
+        (["--tokens", "-3"], "tokens -3: ask for 1 or more"),
+        (["--temperature", "-0.5"], "temperature -0.5: give 0"),
+        (["--temperature", "nan"], "temperature nan: give 0"),
+        (["--seed", "-1"], "seed -1: give a whole number"),
+        (["--seed", str(2**80)], "give a whole number from 0 to 2^63 - 1"),
+        (["--prompt", b"caf\xe9".decode("utf-8", "surrogateescape")], "is no text in UTF-8"),
+        (["--prompt"], "there is no prompt"),
+    ):
+        assert tinyllm("sample", str(root), "--device", "cpu", *flags) == 2
+        captured = capsys.readouterr()
+        assert message in captured.err and captured.err.count("\n") == 1 and captured.out == ""
+    for flags, message in (
+        (["--max-examples", "0"], "max_examples 0 must be 1 or more"),
+        (["--device-batch-size", "0"], "device_batch_size 0 must be 1 or more"),
+        (["--seed", "-1"], "seed -1: give a whole number"),
+        (["--core-data", "nowhere"], "nowhere"),
+    ):
+        given = [] if "--core-data" in flags else ["--core-data", DIRECTORY]
+        assert tinyllm("score", str(root), "--device", "cpu", *given, *flags) == 2
+        captured = capsys.readouterr()
+        assert message in captured.err and captured.err.count("\n") == 1 and captured.out == ""
     assert tinyllm("score", str(root), "--core-data", DIRECTORY, "--device", "cpu", "--max-examples", "5") == 0
     out = capsys.readouterr().out
     best_model, _, tokenizer = load_model(str(root), "cpu")

@@ -92,7 +92,7 @@ def test_quantities_that_are_none(text: str) -> None:
 
 def test_horizons_of_every_unit_agree() -> None:
     model = resolved(tiny(1e5)).model
-    tokens = 1_000_000.0
+    tokens = 1_024_000.0
     for horizon in (
         Horizon(value=tokens),
         Horizon(value=tokens / model.counts.with_head, unit="tokens_per_param"),
