@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,3 +36,40 @@ def test_peak_memory_does_not_begin_with_that_of_the_process_which_started_this_
     code = "import torch; from tinyllm import hardware; print(hardware.peak_memory_bytes(torch.device('cpu')))"
     child = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert int(child.stdout) < held.nbytes
+
+
+@pytest.mark.parametrize(
+    ("memberships", "files", "limits"),
+    [
+        ("0::/job/step\n", {"job/memory.max": "2000\n", "job/step/memory.max": "max\n"}, [2000]),
+        ("0::/job/step\n", {"memory.max": "3000", "job/step/memory.max": "1000"}, [1000, 3000]),
+        # Version 1, in a container: the path is the host's and not there.
+        ("5:cpu:/x\n4:memory:/host/x\n0::/\n", {"memory/memory.limit_in_bytes": "4000"}, [4000]),
+        ("0::/\n", {}, []),
+    ],
+)
+def test_a_container_or_a_batch_job_limits_the_memory(
+    tmp_path: Path, memberships: str, files: dict[str, str], limits: list[int]
+) -> None:
+    proc, root = tmp_path / "cgroup", tmp_path / "fs"
+    proc.write_text(memberships)
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    assert hardware._cgroup_limits(proc, root) == limits
+    assert hardware._cgroup_limits(tmp_path / "none", root) == []
+
+
+def test_the_memory_of_this_machine_is_that_of_the_kernel() -> None:
+    total = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal:"))
+    assert 0 < hardware.machine_memory_bytes() <= int(total.split()[1]) * 1024
+
+
+@pytest.mark.parametrize("chosen", [None, "ACTIVE"])
+def test_threads_of_openmp_sleep_soon_unless_a_policy_was_chosen(chosen: str | None) -> None:
+    code = "import os, tinyllm; print(os.environ.get('GOMP_SPINCOUNT'))"
+    environment = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    if chosen is not None:
+        environment["OMP_WAIT_POLICY"] = chosen
+    printed = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
+    assert printed.stdout.strip() == ("1000" if chosen is None else "None")
