@@ -11,10 +11,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
-# Read when Ray is imported.
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # the sweep shows its own table
-
 import ray
 import torch
 from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
@@ -119,7 +115,7 @@ def this_machines_device(wanted: str) -> Device:
         kind=device.type,  # type: ignore[arg-type]
         name=str(hardware.machine(device)["chip"]),
         precision=precision,  # type: ignore[arg-type]
-        memory_bytes=hardware.memory_bytes(device),
+        memory_bytes=hardware.state_memory_bytes(device),
         peak_tflops=hardware.peak_tflops(device, precision),
     )
 

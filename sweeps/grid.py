@@ -54,7 +54,7 @@ class Device:
     name: str
     precision: Literal["fp32", "bf16"]
     memory_bytes: int | None
-    """Of a GPU; None where the machine's own memory serves."""
+    """That a trial must fit: the GPU's, else the machine's; None = not known."""
     peak_tflops: float | None
     """Dense peak in that precision; None where it is not known."""
 
@@ -173,10 +173,9 @@ def _check(config: TrainConfig, corpus: CorpusFacts, device: Device) -> None:
             ": take a larger budget, a smaller --total-batch-size or a larger --decay-share"
         )
     if device.memory_bytes is not None:
-        needed = batching.state_bytes(resolved.model, resolved.optim.optimizer)
-        needed += batching.activation_bytes(resolved.model, resolved.precision, rows=1)
-        if needed > device.memory_bytes:
-            raise ValueError(
-                f"needs about {needed / 1e9:.1f} GB with a single row, the device ({device.name}) has "
-                f"{device.memory_bytes / 1e9:.1f} GB: take a smaller depth or a larger device"
-            )
+        where = f"the device ({device.name})"
+        reason = batching.too_large(
+            resolved.model, resolved.optim.optimizer, resolved.precision, device.memory_bytes, where
+        )
+        if reason is not None:
+            raise ValueError(reason)

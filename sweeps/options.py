@@ -18,6 +18,7 @@ from tinyllm.config import changed
 from tinyllm.flags import Absent
 from tinyllm.horizon import Horizon, Unit, parse_quantity
 from tinyllm.options import RunOptions
+from tinyllm.presets import on_corpus
 
 # None by default, of which --help says nothing.
 Texts = Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="")]
@@ -100,9 +101,7 @@ class SweepOptions:
     @property
     def root(self) -> str:
         """Absolute path or URI of the sweep. Raises ValueError on a name that would lie elsewhere."""
-        if not self.name or self.name in (".", "..") or "/" in self.name:
-            raise ValueError(f"--name {self.name!r}: a name without / is wanted; --storage says where it lies")
-        return storage.absolute(storage.join(self.storage, self.name))
+        return storage.absolute(storage.named(self.storage, self.name, flag="--storage"))
 
     @property
     def limit(self) -> Limit:
@@ -137,10 +136,7 @@ def fill(
 ) -> Grid:
     """The preset's grid with what was given instead of its own. Raises ValueError on a setting that is not one."""
     grid = grids.named(options.preset)
-    base = replace(grid.base, data=replace(grid.base.data, data=options.data or grid.base.data.data))
-    if options.data not in (None, "sotu"):
-        # The preset's vocabulary and context are those of the built-in text; another corpus brings its own.
-        base = replace(base, model=replace(base.model, vocab_size=None, seq_len=None))
+    base = on_corpus(grid.base, options.data)
     for text in options.set:
         base = changed(base, *parse_setting(text))
     return replace(

@@ -86,9 +86,7 @@ class Train(ConfigArguments):
     @property
     def root(self) -> str:
         """Directory or URI of the run. Raises ValueError on a name that would lie elsewhere."""
-        if not self.name or self.name in (".", "..") or "/" in self.name:
-            raise ValueError(f"--name {self.name!r}: a name without / is wanted; --out says where it lies")
-        return storage.join(self.out, self.name)
+        return storage.named(self.out, self.name, flag="--out")
 
 
 @dataclass(frozen=True, kw_only=True)

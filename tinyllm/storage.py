@@ -33,6 +33,13 @@ def join(root: str, *parts: str) -> str:
     return "/".join([base.rstrip("/"), *parts]) + mark + query
 
 
+def named(root: str, name: str, *, flag: str) -> str:
+    """ROOT/NAME. Raises ValueError on a name that would lie elsewhere; `flag` is what `root` was given with."""
+    if not name or name in (".", "..") or "/" in name:
+        raise ValueError(f"--name {name!r}: a name without / is wanted; {flag} says where it lies")
+    return join(root, name)
+
+
 def parent(path: str) -> str:
     """The directory a path lies in, keeping the query of a URI."""
     base, mark, query = path.partition("?")
