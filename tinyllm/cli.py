@@ -256,7 +256,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         sys.exit(runner(parse(arguments, argv[1:], prog=f"tinyllm {argv[0]}", presets=presets.PRESETS)))
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on", file=sys.stderr)
+        goes_on = "; the same command goes on" if argv[0] in ("prepare", "train") else ""
+        print(f"interrupted{goes_on}", file=sys.stderr)
         sys.exit(130)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tinyllm import sources, storage
-from tinyllm.config import DataConfig
+from tinyllm.config import DataConfig, check_seed
 from tinyllm.manifest import MANIFEST_FILE, SCHEMA_VERSION, TOKENIZER_FILE, Manifest
 from tinyllm.recipe import STAGING_DIR, Recipe, claim, digest, exclusive
 from tinyllm.shards import describe_shard
@@ -69,6 +69,9 @@ def prepare(
     out = storage.absolute(out)
     if seq_len is not None and seq_len < 2:
         raise ValueError(f"--seq-len {seq_len}: a row needs at least 2 tokens")
+    check_seed(seed)
+    if num_cpus is not None and num_cpus < 1:
+        raise ValueError(f"--num-cpus {num_cpus}: give 1 or more")
     if is_zipf(source):
         chain = ZipfChain.parse(source, vocab_size=vocab_size, seed=seed)
         return _prepare_zipf(chain, out, seq_len or ZIPF_SEQ_LEN)

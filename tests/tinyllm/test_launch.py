@@ -154,6 +154,26 @@ def test_paths_that_fail_are_one_line(zipf_path: str, tmp_path: Path, capsys: py
             assert "give another --out" in error
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--seed", "-1"], "seed -1: give a whole number from 0"),
+        (["--num-cpus", "0"], "--num-cpus 0: give 1 or more"),
+        (["--shards", "0"], "--shards 0: give 1 or more"),
+        (["--val-fraction", "nan"], "--val-fraction nan: a share of the documents between 0 and 1"),
+        (["--seq-len", "1"], "--seq-len 1: a row needs at least 2 tokens"),
+    ],
+)
+def test_what_prepare_cannot_do_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
+) -> None:
+    (tmp_path / "text.txt").write_text("some text")
+    assert tinyllm("prepare", str(tmp_path / "text.txt"), "--out", str(tmp_path / "corpus"), *flags) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"error: {message}") and captured.err.count("\n") == 1
+    assert not (tmp_path / "corpus").exists()
+
+
 @pytest.mark.parametrize("vocab_size", ["3", "256", "-1"])
 def test_an_impossible_vocabulary_is_refused_before_anything_is_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], vocab_size: str
