@@ -22,12 +22,12 @@ from tinyllm import record
 Make = Callable[..., tuple[SweepOptions, Grid]]
 
 
-def start(address: str, corpus: str, storage: Path) -> subprocess.Popen[str]:
+def start(address: str, corpus: str, storage: Path, *, steps: int = 4000) -> subprocess.Popen[str]:
     """A sweep of two trials with a small and a large budget, as a user starts it."""
     settings = ["model.aspect_ratio=16", "model.target_head_dim=8"]
     settings += ["optim.total_batch_size=128", "optim.warmup_tokens=512", "data.eval_tokens=1024"]
     command = [sys.executable, "-m", "sweeps.depth_grid", "--address", address, "--preset", "base", "--depths", "1"]
-    command += ["--lrs", "0.01", "0.02", "--budgets", "30", "4000", "--unit", "steps", "--no-early-stop"]
+    command += ["--lrs", "0.01", "0.02", "--budgets", "30", str(steps), "--unit", "steps", "--no-early-stop"]
     command += ["--data", corpus, "--name", "s", "--storage", str(storage), "--set", *settings]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return subprocess.Popen(command, **streams, start_new_session=True)
@@ -82,7 +82,7 @@ def test_storage_that_vanishes_ends_the_sweep_with_what_is_missing_and_it_can_be
     how: str, cluster_address: str, corpus: str, tmp_path: Path
 ) -> None:
     storage, away = tmp_path / "storage", tmp_path / "away"
-    sweep = start(cluster_address, corpus, storage)
+    sweep = start(cluster_address, corpus, storage, steps=1500)
     assert sweep.stdout is not None
     for line in sweep.stdout:
         if "val_loss" in line:
@@ -102,7 +102,7 @@ def test_storage_that_vanishes_ends_the_sweep_with_what_is_missing_and_it_can_be
         shutil.rmtree(storage, ignore_errors=True)
         away.rename(storage)
     before = {r.key: r.attempt for r in record.read(str(storage / "s")) if r.status == "done"}
-    again = start(cluster_address, corpus, storage)
+    again = start(cluster_address, corpus, storage, steps=1500)
     text, _ = again.communicate(timeout=300)
     assert again.returncode == 0, text
     rows = {r.key: r for r in record.read(str(storage / "s"))}
