@@ -23,6 +23,14 @@ from tinyllm.record import read
 MAIN = "from tinyllm.cli import main; main()"
 
 
+@pytest.fixture(autouse=True)
+def _signals_as_in_a_terminal() -> Iterator[None]:
+    """In a shell's background job SIGINT is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def note_one(number: signal.Signals, called: list[str]) -> None:
     with interrupt.deferred(notice=True, on_first=lambda: called.append("first")) as asked:
         assert not asked()
@@ -152,12 +160,12 @@ def _busy() -> None:
     raise BlockingIOError
 
 
-def test_ctrl_c_saves_what_several_workers_did(zipf_path: str, tmp_path: Path) -> None:
+def test_a_stop_saves_what_several_workers_did(zipf_path: str, tmp_path: Path) -> None:
     command = [*TINY, "--data", zipf_path, "--out", str(tmp_path), "--steps", "100000", "--workers", "2"]
     with running(*command) as process:
-        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
         text, _ = process.communicate(timeout=120)
-        assert process.returncode == 130, text
+        assert process.returncode == 143, text
     assert "stopped; the same command goes on from here" in text
     (run_root,) = (tmp_path / "train" / "runs").iterdir()
     assert len(checkpoint.entries(str(run_root))) == 1
