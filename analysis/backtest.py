@@ -26,9 +26,9 @@ class Backtest:
     """Predicted against measured loss of the points held out. Arrays have shape (held-out points,).
 
     approach: "surface", or "envelope" where the rest do not identify a surface (then only points on the envelope of
-    all points are predicted). error: measured over predicted, minus 1. low, high: 90 % predictive interval, of the
-    law and of one measurement. drift: N* at the largest compute by the fit to all points over that by the fit to
-    the rest.
+    all points are predicted). measured: without the bias of choosing the lowest of several LRs, as it is fitted.
+    error: measured over predicted, minus 1. low, high: 90 % predictive interval, of the law and of one measurement.
+    drift: N* at the largest compute by the fit to all points over that by the fit to the rest.
     """
 
     approach: str
@@ -71,7 +71,9 @@ def backtest(points: Points, *, budgets: int = 1, bootstrap: int = 500, seed: in
         predicted_rows = np.flatnonzero(out & on_envelope)
         if not len(predicted_rows):
             raise ValueError("no held-out point lies on the envelope: nothing that the rest of the sweep could predict")
-    n, d, flops, measured = (values[predicted_rows] for values in (points.n, points.d, points.flops, points.loss))
+    n, d, flops, measured = (
+        values[predicted_rows] for values in (points.n, points.d, points.flops, points.corrected_loss)
+    )
     inputs = (n, d) if approach == "surface" else (flops,)
     low, high = _predictive_interval(part, inputs, seed)
     c = float(points.flops.max())
@@ -114,23 +116,21 @@ def select(points: Points, keep: np.ndarray) -> Points:
     renumber = np.cumsum(keep) - 1
     rivals = points.rivals
     among = keep[rivals.cell]
-    arrays = {
-        name: getattr(points, name)[keep] for name in ("n", "d", "flops", "loss", "lr", "depth", "clusters", "weights")
-    }
+    columns = ("n", "d", "flops", "loss", "lr", "depth", "clusters", "weights", "choice_bias")
+    arrays = {name: getattr(points, name)[keep] for name in columns}
+    candidates = {name: getattr(rivals, name)[among] for name in ("gap", "cluster", "lr", "seeds")}
     dropped = {point: Reason.HELD_OUT for point, kept in zip(points.ids, keep, strict=True) if not kept}
     return dataclasses.replace(
         points,
         ids=tuple(point for point, kept in zip(points.ids, keep, strict=True) if kept),
         left_out={**points.left_out, **dropped},
-        rivals=dataclasses.replace(
-            rivals, cell=renumber[rivals.cell[among]], gap=rivals.gap[among], cluster=rivals.cluster[among]
-        ),
+        rivals=dataclasses.replace(rivals, cell=renumber[rivals.cell[among]], **candidates),
         **arrays,
     )
 
 
 def _envelope(points: Points, seed: int) -> Fit[Any]:
-    columns = (points.flops, points.n, points.d, points.loss)
+    columns = (points.flops, points.n, points.d, points.corrected_loss)
     return fit_envelope(*columns, clusters=points.clusters, level=LEVEL, seed=seed, ids=points.ids)
 
 

@@ -98,12 +98,12 @@ def fit_surface(
 def fit_points(points: Points, *, bootstrap: int = 1000, seed: int = 0, level: float = 0.9, **options: Any) -> Fit[Any]:
     """The surface of a sweep's points: seeds as weights, residuals resampled by trunk, the choice of LR repeated.
 
-    `options` go to `fit_surface`.
+    What is fitted is `points.corrected_loss`; `options` go to `fit_surface`.
     """
     fit = fit_surface(
         points.n,
         points.d,
-        points.loss,
+        points.corrected_loss,
         weights=points.weights,
         clusters=points.clusters,
         rivals=points.rivals,

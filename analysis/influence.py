@@ -54,7 +54,7 @@ def influence(points: Points, fit: Fit[Any], *, objective: str = "log_huber") ->
         part = fit_surface(
             points.n[keep],
             points.d[keep],
-            points.loss[keep],
+            points.corrected_loss[keep],
             weights=points.weights[keep],
             objective=objective,
             start=fit.law,

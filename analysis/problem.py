@@ -118,7 +118,7 @@ class SurfaceProblem:
             counts = boot.row_weights(len(self.x), draws, rng)
             return self._run(start, self.z, counts * self.weights, objective, delta).theta, None
         if rivals is None:
-            rivals = Rivals(cell=np.arange(len(self.x)), gap=np.zeros(len(self.x)), cluster=np.asarray(clusters))
+            rivals = Rivals.none(clusters)
         own, cluster = boot.cluster_index(clusters), boot.cluster_index(rivals.cluster)
         errors, assumed = self._errors(theta, own, cluster, rivals.cell, draws, noise, trunk_share, rng)
         chosen = boot.choose(rivals.gap + errors, rivals.cell, len(self.x))

@@ -59,6 +59,7 @@ class Caveat(StrEnum):
     FEW_DECAY_STEPS = "few_decay_steps"
     MANY_EPOCHS = "many_epochs"
     WITHIN_SEED_NOISE = "within_seed_noise"
+    CHOICE_BIAS = "choice_bias"
     NOISE_ASSUMED = "noise_assumed"
     PARABOLA_BIAS = "parabola_bias"
     APPROACHES_DISAGREE = "approaches_disagree"

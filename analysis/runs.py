@@ -12,7 +12,7 @@ and corpus, vocab_size, seq_len: losses of several values are refused, as they c
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from analysis import quality
+from analysis import choice, quality
 from analysis import table as tables
 from analysis.laws import FloatArray
 from analysis.result import Caveat, Reason, Warn
@@ -37,7 +37,8 @@ class Points:
 
     n: parameters. d: tokens. flops. loss: nats per token, mean over seeds. lr: peak LR. depth: -1 where unknown.
     clusters: the trunk each loss comes from. weights: seeds averaged, relative to the mean. noise: standard
-    deviation of log loss between seeds, pooled over all settings with repeats; None without any.
+    deviation of log loss between seeds, pooled over all settings with repeats; None without any. choice_bias: by how
+    much the log loss is low on average because the lowest of several LRs was chosen (`analysis.choice`); 0 or less.
     """
 
     ids: tuple[str, ...]
@@ -50,9 +51,15 @@ class Points:
     clusters: np.ndarray
     weights: FloatArray
     noise: float | None
+    choice_bias: FloatArray
     left_out: Mapping[str, Reason]
     warnings: tuple[Warn, ...]
     rivals: Rivals
+
+    @property
+    def corrected_loss(self) -> FloatArray:
+        """What is fitted: the loss without the bias of its choice, (points,)."""
+        return self.loss * np.exp(-self.choice_bias)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -62,12 +69,27 @@ class Points:
 class Rivals:
     """Every LR that was in the running, so that a bootstrap can repeat the choice. Arrays have shape (candidates,).
 
-    cell: index of the point it competes for. gap: log loss above that point's. cluster: its trunk.
+    cell: index of the point it competes for. gap: log loss above that point's. cluster: its trunk. lr, seeds: its peak
+    LR (nan where unknown), and how many seeds its loss is the mean of.
     """
 
     cell: np.ndarray
     gap: FloatArray
     cluster: np.ndarray
+    lr: FloatArray
+    seeds: FloatArray
+
+    @classmethod
+    def none(cls, clusters: Sequence[object] | np.ndarray) -> Rivals:
+        """No choice: each point, of the trunk `clusters` (points,), is the only candidate for its place."""
+        count = len(clusters)
+        return cls(
+            cell=np.arange(count),
+            gap=np.zeros(count),
+            cluster=np.asarray(clusters),
+            lr=np.full(count, np.nan),
+            seeds=np.ones(count),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +152,15 @@ class Runs:
         won = pd.MultiIndex.from_frame(picked[["cell", "setting"]])
         lost = rows["id"][~pd.MultiIndex.from_frame(rows[["cell", "setting"]]).isin(won)]
         left_out = {**self.left_out, **dict.fromkeys(lost, Reason.NOT_BEST_LR)}
-        warnings = [*self.warnings, *self._edges(picked), *_within_noise(picked, cell, gap, noise)]
+        rivals = Rivals(
+            cell=cell,
+            gap=gap,
+            cluster=means["setting"].to_numpy(str),
+            lr=means["lr"].to_numpy(float),
+            seeds=means["seeds"].to_numpy(float),
+        )
+        low, chosen = _choice_bias(picked, rivals, noise)
+        warnings = [*self.warnings, *self._edges(picked), *_within_noise(picked, cell, gap, noise), *chosen]
         loss, lr = picked["loss"].to_numpy(float), picked["lr"].to_numpy(float)
         if lr_choice == "interpolated":
             loss, lr = _interpolated(picked, means)
@@ -145,9 +175,10 @@ class Runs:
             clusters=picked["setting"].to_numpy(str),
             weights=(picked["seeds"] / picked["seeds"].mean()).to_numpy(float),
             noise=noise,
+            choice_bias=low,
             left_out=left_out,
             warnings=tuple(warnings),
-            rivals=Rivals(cell=cell, gap=gap, cluster=means["setting"].to_numpy(str)),
+            rivals=rivals,
         )
 
     @property
@@ -185,6 +216,35 @@ def _within_noise(picked: pd.DataFrame, cell: np.ndarray, gap: FloatArray, noise
         return []
     detail = f"for {len(unsure)} points another LR is within seed noise (log loss {noise:.2g}) of the best"
     return [Warn(kind=Caveat.WITHIN_SEED_NOISE, detail=detail, points=tuple(unsure))]
+
+
+def _choice_bias(picked: pd.DataFrame, rivals: Rivals, noise: float | None) -> tuple[FloatArray, list[Warn]]:
+    """How low the lowest loss of each point is by its choice, and a warning where that matters."""
+    unbiased = np.zeros(len(picked))
+    if len(rivals.cell) == len(picked) or np.isnan(rivals.lr).any():
+        return unbiased, []
+    n, d = picked["n"].to_numpy(float), picked["d"].to_numpy(float)
+    mu, scatter = choice.shape(rivals.cell, rivals.gap, rivals.lr, rivals.seeds, n, d)
+    sigma = noise or scatter
+    if sigma is None:
+        close = np.unique(rivals.cell[(rivals.gap > 0) & (rivals.gap < choice.CLOSE)])
+        if not len(close):
+            return unbiased, []
+        detail = (
+            f"for {len(close)} of {len(picked)} points another LR is within {choice.CLOSE:.0%} of the best: the lowest "
+            "is low by its own error, and nothing shows that error: run 4 LRs a size, or a second seed"
+        )
+        points = tuple(str(picked["id"][i]) for i in close)
+        return unbiased, [Warn(kind=Caveat.CHOICE_BIAS, detail=detail, points=points)]
+    low = choice.bias(rivals.cell, mu, sigma / np.sqrt(rivals.seeds))
+    points = tuple(str(picked["id"][i]) for i in np.flatnonzero(low < -choice.MATTERS))
+    if not points:
+        return low, []
+    detail = (
+        f"for {len(points)} of {len(low)} points other LRs are as good as the best within the noise (log loss "
+        f"{sigma:.2g}): the lowest is low by its own error, {-low.mean():.2%} on average, and the fit takes that off"
+    )
+    return low, [Warn(kind=Caveat.CHOICE_BIAS, detail=detail, points=points)]
 
 
 def _interpolated(picked: pd.DataFrame, means: pd.DataFrame) -> tuple[FloatArray, FloatArray]:

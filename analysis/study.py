@@ -95,7 +95,7 @@ def study(
     points = runs.best(lr_choice)
     fits: dict[str, Fit[Any]] = {"surface": fit_points(points, bootstrap=bootstrap, seed=seed, level=level)}
     refusals: dict[str, str] = {}
-    columns: Any = (points.flops, points.n, points.d, points.loss)
+    columns: Any = (points.flops, points.n, points.d, points.corrected_loss)
     options: dict[str, Any] = {"level": level, "seed": seed, "ids": points.ids}
     paths: dict[str, Callable[[], Fit[Any]]] = {
         "envelope": lambda: fit_envelope(*columns, clusters=points.clusters, draws=bootstrap, **options),
@@ -196,12 +196,13 @@ def conventions(runs: Runs, lr_choice: LrChoice = "lowest") -> pd.DataFrame:
         for flops in ("exact", "6nd"):
             points = load(runs.records, params=params, flops=flops).best(lr_choice)
             row: dict[str, Any] = {"params": params, "flops": flops, "surface": np.nan, "envelope": np.nan}
-            surface = fit_surface(points.n, points.d, points.loss, weights=points.weights)
+            surface = fit_surface(points.n, points.d, points.corrected_loss, weights=points.weights)
             if surface.status == Status.CONVERGED:
                 row["surface"] = surface.law.a
             # Too few budgets on the envelope in this convention: the cell stays empty.
             with contextlib.suppress(ValueError):
-                row["envelope"] = fit_envelope(points.flops, points.n, points.d, points.loss, draws=0).law.a
+                path = fit_envelope(points.flops, points.n, points.d, points.corrected_loss, draws=0)
+                row["envelope"] = path.law.a if path.status == Status.CONVERGED else np.nan
             rows.append(row)
     return pd.DataFrame(rows, columns=["params", "flops", "surface", "envelope"])
 

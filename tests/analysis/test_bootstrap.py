@@ -9,7 +9,7 @@ import pytest
 from analysis import bootstrap as boot
 from analysis.fit import fit_points
 from analysis.laws import LossSurface
-from analysis.runs import load
+from analysis.runs import Rivals, load
 
 
 def test_row_weights_count_n_draws_of_n_rows():
@@ -87,7 +87,7 @@ def test_a_repeated_choice_neither_moves_nor_shrinks_what_was_chosen():
     errors = 0.003 * np.random.default_rng(0).standard_normal(len(n))
     loss = law.loss(n, d) * np.exp(0.0006 * k**2 + errors)
     points = load(pd.DataFrame({"n_params": n, "tokens": d, "loss": loss, "lr": 0.02 * 1.4**k})).best()
-    alone = dataclasses.replace(points.rivals, cell=np.arange(40), gap=np.zeros(40), cluster=points.clusters)
+    alone = Rivals.none(points.clusters)
     chosen = fit_points(points, bootstrap=400)
     fixed = fit_points(dataclasses.replace(points, rivals=alone), bootstrap=400)
     for quantity in (lambda law: np.log(law.loss(1e6, 1e7)), lambda law: law.alpha):
