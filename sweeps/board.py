@@ -69,6 +69,9 @@ class Board:
     def __init__(self, cells: Sequence[PlannedCell], records: Iterable[RunRecord] = ()) -> None:
         self.cells = {(c.run_id, c.tokens): c for c in cells}
         self.status: dict[tuple[str, int], CellStatus] = dict.fromkeys(self.cells, "waiting")
+        self._budgets: dict[str, list[int]] = {}
+        for run_id, tokens in sorted(self.cells):
+            self._budgets.setdefault(run_id, []).append(tokens)
         self.losses: dict[tuple[str, int], float] = {}
         self.reasons: dict[tuple[str, int], str] = {}
         self.running: set[str] = set()
@@ -88,7 +91,7 @@ class Board:
 
     def missing(self, run_id: str) -> list[int]:
         """Planned tokens of the budgets of a trial that are not done, increasing."""
-        return sorted(t for (r, t), status in self.status.items() if r == run_id and status != "done")
+        return [t for t in self._budgets[run_id] if self.status[run_id, t] != "done"]
 
     def left(self, run_id: str, *, retry_stopped: bool = False) -> list[int]:
         """Planned tokens of the budgets of a trial that are to be run, increasing.
@@ -101,7 +104,7 @@ class Board:
 
     def so_far(self, run_id: str) -> str:
         """What became of a trial's budgets, e.g. "2 done, 1 failed"; empty where nothing has."""
-        states = [s for (r, _), s in self.status.items() if r == run_id and s != "waiting"]
+        states = [s for t in self._budgets[run_id] if (s := self.status[run_id, t]) != "waiting"]
         return ", ".join(f"{states.count(s)} {s}" for s in dict.fromkeys(states))
 
     def compare(self, records: Iterable[RunRecord]) -> None:

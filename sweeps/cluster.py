@@ -105,8 +105,8 @@ def started(resources: Mapping[str, float]) -> Iterator[str]:
             ray.shutdown()
 
 
-def this_machines_device(wanted: str) -> Device:
-    """What a trial would compute with on this machine."""
+def this_machines_device(wanted: str, share: float = 1.0) -> Device:
+    """What a trial would compute with on this machine, with its share of a GPU's memory."""
     device = hardware.pick_device(wanted)
     precision = hardware.computed_precision(device)
     assert device.type in ("cuda", "cpu", "mps")
@@ -115,14 +115,14 @@ def this_machines_device(wanted: str) -> Device:
         kind=device.type,  # type: ignore[arg-type]
         name=str(hardware.machine(device)["chip"]),
         precision=precision,  # type: ignore[arg-type]
-        memory_bytes=hardware.state_memory_bytes(device),
+        memory_bytes=hardware.state_memory_bytes(device, share),
         peak_tflops=hardware.peak_tflops(device, precision),
     )
 
 
 def find_device(wanted: str, resources: Resources) -> Device:
     """The same, asked on a machine of the cluster with a trial's resources."""
-    return on_a_device(this_machines_device, resources)(wanted)
+    return on_a_device(this_machines_device, resources)(wanted, resources.device_share)
 
 
 def on_a_device(function: Callable[..., T], resources: Resources) -> Callable[..., T]:

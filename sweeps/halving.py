@@ -76,7 +76,7 @@ class Halving:
         self._losses.setdefault((self._group_of[run_id].name, rung), {})[run_id] = math.inf if loss is None else loss
 
     def drop(self, run_id: str) -> None:
-        """Nobody waits for this trial any more: it failed."""
+        """Nobody waits for this trial any more: it failed, or is not run."""
         self._gone.add(run_id)
 
     def readmit(self, run_id: str) -> None:

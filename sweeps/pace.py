@@ -18,7 +18,7 @@ class Pace:
     def __init__(self, speed: Speed, startup: Startup, resources: Mapping[str, Resources]) -> None:
         """`resources`: of each trial, by run_id."""
         self._speed, self._startup, self.resources = speed, startup, resources
-        self._begun: dict[str, tuple[Trial, int, float]] = {}
+        self._begun: dict[str, tuple[Trial, int, float, bool]] = {}
         self._flops: defaultdict[int, float] = defaultdict(float)
         self._seconds: defaultdict[int, float] = defaultdict(float)
         self._starts: dict[str, list[float]] = {"slot": [], "trial": [], "group": []}
@@ -54,26 +54,35 @@ class Pace:
         """So long it took until a trial asked whether it may train."""
         self._starts["slot" if new_process else "trial"].append(seconds)
 
-    def began(self, trial: Trial, rung: int, now: float) -> None:
-        """A segment. `now`: seconds of a monotonic clock."""
-        self._begun[trial.run_id] = trial, rung, now
+    def began(self, trial: Trial, rung: int, now: float, *, starts: bool) -> None:
+        """A segment. `now`: seconds of a monotonic clock. `starts`: the first one since the trial has its process."""
+        self._begun[trial.run_id] = trial, rung, now, starts
 
     def elapsed(self, run_id: str, now: float) -> float:
         """Seconds since a trial's segment began; 0 where none runs."""
         return now - self._begun[run_id][2] if run_id in self._begun else 0.0
 
-    def ended(self, run_id: str, now: float, group_start: float = 0.0) -> None:
+    def ended(self, run_id: str, now: float, *, group_start: float, tokens_per_second: float | None) -> None:
         """The segment that began last was trained to its end. Nothing is learnt of one that began elsewhere.
 
-        `group_start`: seconds of it that passed before the first of several workers trained.
+        A first segment pays for what later and longer ones do not, so that of it the speed of its later steps counts.
+
+        Args:
+            group_start: seconds of it that passed before the first of several workers trained.
+            tokens_per_second: of training alone, all workers together.
         """
         if run_id not in self._begun:
             return
-        trial, rung, started = self._begun.pop(run_id)
+        trial, rung, started, first = self._begun.pop(run_id)
+        devices = self.resources[run_id].devices
         if group_start:
             self._starts["group"].append(group_start)
-        self._seconds[trial.depth] += (now - started - group_start) * self.resources[run_id].devices
-        self._flops[trial.depth] += segment_flops(trial, rung) + evaluation_flops(trial)
+        flops = segment_flops(trial, rung) + evaluation_flops(trial)
+        seconds = (now - started - group_start) * devices
+        if first and tokens_per_second is not None:
+            seconds = min(seconds, flops / (tokens_per_second * trial.plan.flops_per_token) * devices)
+        self._seconds[trial.depth] += seconds
+        self._flops[trial.depth] += flops
 
     def forget(self, run_id: str) -> None:
         """Its segment was not trained to its end."""
@@ -88,7 +97,12 @@ def on_record(records: Iterable[RunRecord], trials: Iterable[Trial]) -> dict[int
     for trial in trials:
         for rung, budget in enumerate(trial.plan.budgets):
             row = rows.get((trial.run_id, budget.tokens))
-            if row is not None and row.device_seconds is not None:
-                flops[trial.depth] += segment_flops(trial, rung) + evaluation_flops(trial)
-                seconds[trial.depth] += row.device_seconds
+            if row is None or row.device_seconds is None or row.world_size is None:
+                continue
+            work = segment_flops(trial, rung) + evaluation_flops(trial)
+            spent = row.device_seconds
+            if rung == 0 and row.tokens_per_second is not None:  # as in `Pace.ended`
+                spent = min(spent, work / (row.tokens_per_second * trial.plan.flops_per_token) * row.world_size)
+            flops[trial.depth] += work
+            seconds[trial.depth] += spent
     return {depth: flops[depth] / seconds[depth] / 1e12 for depth in seconds}

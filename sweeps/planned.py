@@ -116,7 +116,9 @@ class Planned:
         asha = self.options.asha
         members: dict[str, list[Trial]] = {}
         for trial in self.cells.trials:
-            members.setdefault(trial.config.group, []).append(trial)
+            # An axis may be one of the other LRs, which a config's group leaves out with `lr`.
+            axes = "".join(f" {path}={value}" for path, value in trial.axes if path.endswith("_lr"))
+            members.setdefault(trial.config.group + axes, []).append(trial)
         return [
             Group(
                 name=name,

@@ -45,7 +45,7 @@ def measured_here(
     # As Ray does it for a trial: as many threads as it has CPUs.
     threads = max(1, int(resources.cpus))
     with ProcessPoolExecutor(probes, mp_context=multiprocessing.get_context("spawn")) as pool:
-        found = [pool.submit(_measure, configs, options, threads) for _ in range(probes)]
+        found = [pool.submit(_measure, configs, options, resources.device_share, threads) for _ in range(probes)]
         return np.mean([probe.result() for probe in found], axis=0).tolist()
 
 
@@ -54,24 +54,26 @@ def measured_on_cluster(
 ) -> list[float]:
     """The same on machines of the Ray cluster that this process has joined."""
     task = ray.remote(num_cpus=resources.cpus, num_gpus=resources.gpus, max_calls=1)(_measure)
-    return np.mean(ray.get([task.remote(configs, options) for _ in range(probes)]), axis=0).tolist()
+    return np.mean(
+        ray.get([task.remote(configs, options, resources.device_share) for _ in range(probes)]), axis=0
+    ).tolist()
 
 
-def _measure(configs: Sequence[TrainConfig], options: RunOptions, threads: int | None = None) -> list[float]:
-    """`threads`: None leaves them as Ray has set them."""
+def _measure(
+    configs: Sequence[TrainConfig], options: RunOptions, share: float, threads: int | None = None
+) -> list[float]:
+    """`share`: of a GPU's memory. `threads`: None leaves them as Ray has set them."""
     if threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(threads)
-    return [_tflops(config, options) for config in configs]
+    return [_tflops(config, options, share) for config in configs]
 
 
-def _tflops(config: TrainConfig, options: RunOptions) -> float:
+def _tflops(config: TrainConfig, options: RunOptions, share: float) -> float:
     """Train in this process for a few steps. Leaves nothing behind."""
     device = hardware.pick_device(options.device)
     hardware.configure(device, deterministic=options.deterministic)
     plan_ = plan(config)
-    rows = batching.device_rows(
-        plan_, config.model, config.precision, 1, options.device_batch_size, hardware.memory_bytes(device)
-    )
+    rows = batching.device_rows(plan_, config, 1, options.device_batch_size, hardware.memory_bytes(device, share))
     state = TrainState(config, plan_, device)
     started, timed, elapsed = time.perf_counter(), 0, 0.0
     steps = train(state, open_corpus(config), RunOptions(device=options.device, log_every=1), device_rows=rows)

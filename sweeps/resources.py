@@ -31,9 +31,13 @@ class Resources:
                 f"{self}: a trial needs at least one worker with more than 0 CPUs, and 0 or more GPUs "
                 "(--workers, --cpus-per-worker, --gpus-per-worker)"
             )
-        for name, amount in (("CPUs", self.cpus), ("GPUs", self.gpus)):
-            if amount > 1 and amount != int(amount):
-                raise ValueError(f"{self}: above 1, Ray gives whole {name} only")
+        if self.cpus > 1 and self.cpus != int(self.cpus):
+            raise ValueError(f"{self}: above 1, Ray gives whole CPUs only")
+        if self.gpus > 1 or (self.gpus not in (0, 1) and self.workers > 1):
+            raise ValueError(
+                f"{self}: a worker computes on one GPU, or on a part of one where it is alone: for more GPUs a trial "
+                "take more --workers with --gpus-per-worker 1"
+            )
 
     def __str__(self) -> str:
         return f"{self.workers} worker(s) with {self.cpus:g} CPUs and {self.gpus:g} GPUs"
@@ -42,6 +46,11 @@ class Resources:
     def devices(self) -> float:
         """What is paid for: GPUs, else the slot itself, a worker each."""
         return self.workers * (self.gpus or 1)
+
+    @property
+    def device_share(self) -> float:
+        """Part of a GPU's memory that a worker has."""
+        return self.gpus or 1.0
 
     @property
     def bundle(self) -> dict[str, float]:

@@ -84,7 +84,7 @@ def run(options: SweepOptions, grid: Grid, command: str) -> int:
 def _find_site(options: SweepOptions, stack: contextlib.ExitStack, console: Console) -> Site:
     """Join the cluster that is asked for, until the stack closes; or describe this machine."""
     if options.address == "local" or (options.address == "auto" and cluster.running_address() is None):
-        device = cluster.this_machines_device(options.run.device)
+        device = cluster.this_machines_device(options.run.device, options.gpus_per_worker or 1.0)
         return Site(joined=False, nodes=[cluster.own_resources()], device=device, measure=probe.measured_here)
     console.print(stack.enter_context(cluster.joined(options.address)), highlight=False)
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]

@@ -85,6 +85,8 @@ class Session:
                     self.board.mark(run_id, tokens, "waiting")
                 found.append(trial)
                 continue
+            if self.halving is not None:
+                self.halving.drop(run_id)  # or its group would wait at a rung that it has not reached
             ended = {t: s for t in self.board.missing(run_id) if (s := self.board.status[run_id, t]) in FINAL}
             if len(ended) < len(self.board.missing(run_id)):
                 # A budget added since then.
@@ -162,7 +164,12 @@ class Session:
             self.failed(run_id, result["reason"])
         elif (loss := result.get("val_loss")) is not None:
             tokens = int(result["planned_tokens"])
-            self.pace.ended(run_id, time.monotonic(), result.get("group_start_seconds", 0.0))
+            self.pace.ended(
+                run_id,
+                time.monotonic(),
+                group_start=result.get("group_start_seconds", 0.0),
+                tokens_per_second=result.get("tokens_per_second"),
+            )
             if self.board.missing(run_id)[:1] < [tokens]:
                 self._catch_up(run_id)
             self._reached(run_id, tokens, loss)
@@ -244,12 +251,13 @@ class Session:
             self.left(run_id)
             return answer
         trial = self.trials[run_id]
-        seconds = self.pace.device_seconds(trial, rung, starts=run_id in self._starting)
+        starts = run_id in self._starting
+        seconds = self.pace.device_seconds(trial, rung, starts=starts)
         if not self.ledger.reserve(run_id, seconds):
             self._over(run_id, seconds)
             return "stop"
         self._starting.discard(run_id)
-        self.pace.began(trial, rung, time.monotonic())
+        self.pace.began(trial, rung, time.monotonic(), starts=starts)
         self._going.add(run_id)
         return "go"
 

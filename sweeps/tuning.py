@@ -34,7 +34,13 @@ def train_trials(planned: Planned, session: Session, todo: Sequence[Trial]) -> N
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
     jobs = {
         t.run_id: Assignment(
-            job=Job(config=t.config, options=options.run, root=planned.root, sweep=options.name),
+            job=Job(
+                config=t.config,
+                options=options.run,
+                root=planned.root,
+                sweep=options.name,
+                device_share=planned.resources(t).device_share,
+            ),
             resources=planned.resources(t),
         )
         for t in todo

@@ -69,6 +69,8 @@ class HorizonReached(Progress):
     val_loss: float
     val_bpb: float | None
     train_loss_ema: float
+    tokens_per_second: float | None = None
+    """Of the whole run so far, all ranks together, without its first steps; None where it has made no others."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -92,7 +92,7 @@ class Recorder:
         digest = state.shared_digest()
         now, world = time.perf_counter(), ranks.world_size()
         totals = state.totals
-        speed = totals.timed_tokens / totals.seconds if totals.seconds else None
+        speed = totals.tokens_per_second
         row = RunRecord(
             **described(state.config, state.plan, budget),
             status="done",

@@ -38,6 +38,11 @@ class Totals:
     high_since: int | None = None
     """Step since which the averaged loss has been far above its minimum."""
 
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Over all ranks; None before anything was timed."""
+        return self.timed_tokens / self.seconds if self.seconds else None
+
 
 @dataclass(kw_only=True)
 class Told:
@@ -153,7 +158,7 @@ class TrainState:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Inverse of `state_dict`; copies, so that the given state can be used again."""
+        """Inverse of `state_dict`. Takes over the optimizers' tensors where they are on this device."""
         self.model.load_state_dict(state["model"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)

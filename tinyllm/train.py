@@ -117,6 +117,7 @@ class _Loop:
             model,
             device_ids=[self.state.device.index] if on_cuda else None,
             gradient_as_bucket_view=True,
+            broadcast_buffers=False,  # the rotary tables, which every rank computes alike
             # DDP re-sorts its buckets after the first step, which changes the order of sums: a resumed run would
             # differ from one that was not stopped. Searching for unused parameters keeps the first order.
             find_unused_parameters=not on_cuda or self.options.deterministic,
@@ -150,6 +151,7 @@ class _Loop:
                 val_loss=measured.val_loss,
                 val_bpb=measured.val_bpb,
                 train_loss_ema=state.debias(state.mean_ema().item()),
+                tokens_per_second=state.totals.tokens_per_second,
             )
             state.rewind()
             self.close()  # the feed stands at the branch's end
@@ -172,6 +174,8 @@ class _Loop:
             readers_due = options.due(state.step)
             evaluate_now = bool(options.eval_every) and state.step % options.eval_every == 0 and not state.at_branch_end
             if self.steps_here == UNTIMED_STEPS:
+                if state.device.type == "cuda":
+                    torch.cuda.synchronize()  # once: what the device still has to do of these steps is not timed
                 self._restart_clock()
             stop = not self.alone and self.vote(self.should_stop())
             if not (log or readers_due or last):

@@ -71,6 +71,7 @@ def metrics(event: HorizonReached | Diverged) -> dict[str, Any]:
         "val_loss": event.val_loss,
         "val_bpb": event.val_bpb,
         "train_loss": event.train_loss_ema,
+        "tokens_per_second": event.tokens_per_second,
     }
 
 

@@ -12,7 +12,7 @@ from sweeps.board import Board, planned_cells
 from sweeps.grid import Device, Grid, Trial, expand
 from sweeps.halving import Group, Halving, load_decisions
 from sweeps.ledger import Ledger
-from sweeps.pace import Pace
+from sweeps.pace import Pace, on_record
 from sweeps.quote import Speed, Startup, evaluation_flops, segment_flops
 from sweeps.resources import Resources
 from sweeps.session import Session
@@ -65,7 +65,7 @@ def session(root: Path, found: dict[str, Trial], **given: Any) -> Session:
     return Session(**{**defaults, **given})
 
 
-def write_done(root: Path, trial: Trial, index: int, loss: float) -> dict[str, Any]:
+def write_done(root: Path, trial: Trial, index: int, loss: float, **more: Any) -> dict[str, Any]:
     """What a trial does when it reaches a budget: a record, then a report."""
     budget = trial.plan.budgets[index]
     row = RunRecord(
@@ -76,6 +76,7 @@ def write_done(root: Path, trial: Trial, index: int, loss: float) -> dict[str, A
         fully_decayed=True,
         val_loss=loss,
         machine="{}",
+        **more,
     )
     record.append(str(root), [row])
     return {"rung": index + 1, "planned_tokens": budget.tokens, "val_loss": loss}
@@ -117,6 +118,35 @@ def test_a_stopped_trial_goes_on_when_that_is_asked_for_and_stays_so(tmp_path: P
     retried = session(tmp_path, found)
     assert [t.lr for t in retried.todo(retry_stopped=True)] == [0.01, 0.02, 0.04, 0.08]
     assert session(tmp_path, found).answer(list(found)[3], 1) == "go"
+
+
+def test_nobody_waits_at_a_new_rung_for_a_trial_that_is_not_run(tmp_path: Path) -> None:
+    short, long = trials(30, 60), trials(30, 45, 60, 90)
+    first = session(tmp_path, short)
+    reach_first_rung(tmp_path, short, first)
+    first.settle()  # stops the worst LR
+    for run_id, loss in zip(list(short)[:3], (1.9, 0.9, 2.9), strict=True):
+        first.reported(run_id, write_done(tmp_path, short[run_id], 1, loss))
+    later = session(tmp_path, long)
+    going = later.todo()
+    assert [t.lr for t in going] == [0.01, 0.02, 0.04]
+    for trial, loss in zip(going, (1.95, 0.95, 2.95), strict=True):
+        later.reported(trial.run_id, write_done(tmp_path, trial, 1, loss))
+    assert [later.judged(t.run_id, 2) for t in going] == ["go", "go", "go"]
+
+
+def test_a_retry_that_was_broken_off_does_not_hold_up_a_rerun_without_it(tmp_path: Path) -> None:
+    found = trials(30, 60, 90)
+    first = session(tmp_path, found)
+    reach_first_rung(tmp_path, found, first)
+    first.settle()
+    session(tmp_path, found).todo(retry_stopped=True)
+    again = session(tmp_path, found)
+    going = again.todo()
+    assert [t.lr for t in going] == [0.01, 0.02, 0.04]
+    for trial, loss in zip(going, (1.9, 0.9, 2.9), strict=True):
+        again.reported(trial.run_id, write_done(tmp_path, trial, 1, loss))
+    assert [again.judged(t.run_id, 2) for t in going] == ["go", "go", "go"]
 
 
 def test_a_budget_added_to_a_stopped_trial_is_stopped_as_well(tmp_path: Path) -> None:
@@ -196,9 +226,9 @@ def test_the_pace_is_the_sweeps_own_once_it_has_measured_it() -> None:
     pace = Pace(Speed(tflops=TFLOPS, source="test"), Startup(), {trial.run_id: Resources()})
     assert pace.device_seconds(trial, 1, starts=True) == pytest.approx(segment(trial, 1))
     assert not pace.measured
-    pace.began(trial, 0, now=100.0)
+    pace.began(trial, 0, now=100.0, starts=False)
     assert pace.elapsed(trial.run_id, now=104.0) == 4
-    pace.ended(trial.run_id, now=100.0 + 3 * segment(trial, 0))
+    pace.ended(trial.run_id, now=100.0 + 3 * segment(trial, 0), group_start=0.0, tokens_per_second=None)
     assert pace.measured
     assert pace.device_seconds(trial, 1, starts=False) == pytest.approx(3 * segment(trial, 1))
     pace.started(8.0, new_process=True)
@@ -212,8 +242,8 @@ def test_the_start_of_a_group_is_no_part_of_its_pace() -> None:
     pace = Pace(Speed(tflops=TFLOPS, source="test"), Startup(group=20), {trial.run_id: Resources(workers=2)})
     assert pace.device_seconds(trial, 0, starts=True) == pytest.approx(segment(trial, 0) + 40)
     assert pace.device_seconds(trial, 0, starts=False) == pytest.approx(segment(trial, 0))
-    pace.began(trial, 0, now=100.0)
-    pace.ended(trial.run_id, now=130.0 + segment(trial, 0), group_start=30.0)
+    pace.began(trial, 0, now=100.0, starts=True)
+    pace.ended(trial.run_id, now=130.0 + segment(trial, 0), group_start=30.0, tokens_per_second=None)
     # Two devices were held all the time that one had been thought to take.
     assert pace.device_seconds(trial, 1, starts=True) == pytest.approx(2 * segment(trial, 1) + 60)
 
@@ -221,10 +251,35 @@ def test_the_start_of_a_group_is_no_part_of_its_pace() -> None:
 def test_a_segment_that_was_broken_off_teaches_nothing() -> None:
     trial = next(iter(trials(30, 60).values()))
     pace = Pace(Speed(tflops=TFLOPS, source="test"), Startup(), {trial.run_id: Resources()})
-    pace.began(trial, 0, now=100.0)
+    pace.began(trial, 0, now=100.0, starts=True)
     pace.forget(trial.run_id)
-    pace.ended(trial.run_id, now=9999.0)
+    pace.ended(trial.run_id, now=9999.0, group_start=0.0, tokens_per_second=None)
     assert not pace.measured
+
+
+def test_what_the_first_segment_of_a_process_pays_once_is_not_expected_again() -> None:
+    trial = next(iter(trials(30, 60).values()))
+    pace = Pace(Speed(tflops=TFLOPS, source="test"), Startup(), {trial.run_id: Resources()})
+    pace.began(trial, 0, now=0.0, starts=True)
+    # Eight tenths of the time went into first steps; then it trained at half of the assumed speed.
+    per_second = TFLOPS * 1e12 / trial.plan.flops_per_token / 2
+    pace.ended(trial.run_id, now=10 * segment(trial, 0), group_start=0.0, tokens_per_second=per_second)
+    assert pace.device_seconds(trial, 1, starts=False) == pytest.approx(2 * segment(trial, 1))
+    pace.began(trial, 1, now=0.0, starts=False)
+    pace.ended(trial.run_id, now=6 * segment(trial, 1), group_start=0.0, tokens_per_second=per_second)
+    # Of a later one all time counts: what slows it down, slows down the next.
+    both = (2 * segment(trial, 0) + 6 * segment(trial, 1)) / (segment(trial, 0) + segment(trial, 1))
+    assert pace.device_seconds(trial, 1, starts=False) == pytest.approx(both * segment(trial, 1))
+
+
+def test_an_earlier_sessions_speed_is_read_from_its_records(tmp_path: Path) -> None:
+    found = trials(30, 60)
+    trial = next(iter(found.values()))
+    for rung, (spent, per_second) in enumerate([(50.0, None), (8.0, 123.0)]):
+        write_done(tmp_path, trial, rung, 2.0, device_seconds=spent, tokens_per_second=per_second, world_size=1)
+    work = [segment_flops(trial, rung) + evaluation_flops(trial) for rung in (0, 1)]
+    assert on_record(record.read(str(tmp_path)), found.values()) == {1: pytest.approx(sum(work) / 58 / 1e12)}
+    assert on_record([], found.values()) == {}
 
 
 def test_no_start_up_is_spent_on_what_the_limit_does_not_hold(tmp_path: Path) -> None:
