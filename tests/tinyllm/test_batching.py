@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks.peak_memory import activation_bytes_per_width
-from tinyllm.batching import ACTIVATION_BYTES_PER_WIDTH, activation_bytes, state_bytes
+from tinyllm.batching import ACTIVATION_BYTES_PER_WIDTH, activation_bytes, state_bytes, too_large
 from tinyllm.config import ModelConfig, TrainConfig
 from tinyllm.optim import set_schedule
 from tinyllm.plan import plan
@@ -42,3 +42,14 @@ def test_activations_are_as_autograd_saves_them(precision: str) -> None:
 def test_activations_of_rows() -> None:
     model = ModelConfig(depth=4, vocab_size=64, seq_len=512)
     assert activation_bytes(model, "fp32", 3) == 3 * 512 * 4 * 256 * ACTIVATION_BYTES_PER_WIDTH["fp32"]
+
+
+def test_what_memory_does_not_hold_is_named_with_its_size() -> None:
+    model = ModelConfig(depth=4, vocab_size=64, seq_len=512)
+    needed = state_bytes(model, "muon") + activation_bytes(model, "fp32", 1)
+    assert too_large(model, "muon", "fp32", needed, "this machine") is None
+    assert too_large(model, "muon", "fp32", 2 * needed, "this machine", copies=2) is None
+    for memory, copies in ((needed - 1, 1), (2 * needed - 1, 2)):  # ranks on a CPU share its memory
+        reason = too_large(model, "muon", "fp32", memory, "this machine", copies=copies)
+        assert reason is not None and f"needs about {copies * needed / 1e9:.1f} GB" in reason
+        assert "this machine has" in reason and "take a smaller depth" in reason
