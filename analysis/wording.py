@@ -34,7 +34,7 @@ def verdict(study: Study) -> list[str]:
         said.append(f"The surface ended {surface.status}: its floor E is not quoted{known}.")
     if isinstance(study.fit.law, OptimalPath):
         said.append(
-            f"The {study.headline} has no floor: far beyond the data its losses and their intervals are too low."
+            f"The {study.headline} has no floor: from the largest run on its losses and their intervals are too low."
         )
     if goal.lr_bound:
         said.append(f"The best LR is {lr_words(goal)}.")
