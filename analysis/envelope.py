@@ -48,7 +48,7 @@ def at_edge(n: FloatArray, d: FloatArray) -> np.ndarray:
     """True for the points of the smallest or largest size or token count, (points,).
 
     Such a point may lie on the envelope for want of a better one beyond, which bends the lines through it: simulated
-    sweeps (`benchmarks.coverage`) overestimate the exponent of N* by .05 with them and by .01 to .02 without.
+    sweeps of 60 points and more (`benchmarks.coverage`) overestimate the exponent of N* by .05 with them, .01 without.
     """
     return np.isin(n, [n.min(), n.max()]) | np.isin(d, [d.min(), d.max()])
 
