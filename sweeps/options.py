@@ -84,6 +84,8 @@ class SweepOptions:
         workers = self._workers_by_depth()
         if any(n < 1 for n in workers.values()):
             raise ValueError(f"--workers {' '.join(self.workers)}: a trial has at least one worker")
+        for depth in workers:
+            self.resources(depth, on_gpu=False)
         if self.slots is not None and self.slots < 1:
             raise ValueError(f"--slots {self.slots}: at least one trial runs at a time")
         if self.reduction_factor < 2:

@@ -71,19 +71,22 @@ class Planned:
             return True
         return all_fit((self.resources(t) for t in self.cells.trials if t.run_id in run_ids), self.nodes)
 
-    def quotes(self, board: Board, pace: Pace | None = None) -> list[quote.Quote]:
-        """The price of what is left to do of each trial, as it is known at first, or by the pace of the sweep."""
+    def quotes(self, board: Board, pace: Pace | None = None, *, new_processes: int | None = None) -> list[quote.Quote]:
+        """The price of what is left to do of each trial, as it is known at first, or by the pace of the sweep.
+
+        `new_processes`: how many are to be started for it; by default one a slot.
+        """
         if not self.cells.trials:
             return []
         retry, price = self.options.retry_stopped, self.options.price
         speed, startup = (self.speed, self.startup) if pace is None else (pace.speed, pace.startup)
         left = {t.run_id: found for t in self.cells.trials if (found := board.left(t.run_id, retry_stopped=retry))}
-        at_once = {"trials": max(1, len(left)), "slots": self.slots}
+        processes = {"trials": max(1, len(left)), "slots": self.slots if new_processes is None else new_processes}
         return [
             quote.quote(
                 t,
                 speed,
-                startup=quote.startup_seconds(startup, self.resources(t), **at_once),
+                startup=quote.startup_seconds(startup, self.resources(t), **processes),
                 price=price,
                 budgets=left.get(t.run_id, ()),
                 note=board.so_far(t.run_id),

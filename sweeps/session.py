@@ -53,7 +53,8 @@ class Session:
         self.halving, self.ledger, self.pace = halving, ledger, pace
         self.slots, self._admits = slots, admits
         self._devices = {run_id: resources.devices for run_id, resources in pace.resources.items()}
-        self._processes = 0
+        self.processes = 0
+        """Of trials, that were started or are to be; later trials use them again."""
         self._starting: set[str] = set()
         self._going: set[str] = set()
         self.say, self._refresh = say, refresh
@@ -222,14 +223,14 @@ class Session:
         """Whether a trial may wait for a slot: where the limit does not hold its start-up, none is spent on it."""
         trial = self.trials[run_id]
         rung = len(trial.plan.budgets) - len(self.board.missing(run_id))
-        new_process = self._processes < self.slots
+        new_process = self.processes < self.slots
         seconds = self.pace.start_seconds(trial, new_process=new_process)
         seconds += self.pace.device_seconds(trial, rung, starts=True)
         answer = self.ledger.ask(run_id, seconds)
         if answer == "stop":
             self._over(run_id, seconds)
         elif answer == "go":
-            self._processes += new_process
+            self.processes += new_process
         return answer
 
     def judged(self, run_id: str, rung: int) -> Answer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tinyllm.config import ModelConfig
+from tinyllm.config import ModelConfig, TrainConfig
 from tinyllm.plan import Plan
 
 # Tokens taken at once when nobody says: a CPU gains nothing from more, a GPU is sized by its memory.
@@ -10,7 +10,7 @@ CPU_TOKENS = 8192
 # Bytes kept for backward a token and layer, in units of the width: 80.25 and 54.25 by `python -m benchmarks.step`,
 # which counts what autograd saves. In bf16 the residual stream and its norms stay in fp32. torch.compile keeps less.
 ACTIVATION_BYTES_PER_WIDTH = {"fp32": 80, "bf16": 54}
-MEMORY_SHARE = 0.6
+MEMORY_SHARE = 0.6  # of what the state leaves; the rest is for the loss, temporaries and fragmentation
 
 
 def activation_bytes(model: ModelConfig, precision: str, rows: int) -> int:
@@ -44,13 +44,12 @@ def too_large(
     )
 
 
-def device_rows(
-    plan: Plan, model: ModelConfig, precision: str, world_size: int, asked: int | None, memory_bytes: int | None
-) -> int:
-    """Rows a rank takes at once: as asked, else the largest divisor of its share that fits.
+def device_rows(plan: Plan, config: TrainConfig, world_size: int, asked: int | None, memory_bytes: float | None) -> int:
+    """Rows a rank takes at once: as asked, else the largest divisor of its share that fits beside the state.
 
-    `memory_bytes` is the device's memory, None for a CPU. Raises ValueError with what would divide.
+    `memory_bytes` is what there is of the device's memory, None for a CPU. Raises ValueError with what would divide.
     """
+    model = config.model
     if plan.batch_rows % world_size:
         fitting = [k for k in range(1, plan.batch_rows + 1) if plan.batch_rows % k == 0]
         raise ValueError(
@@ -69,6 +68,6 @@ def device_rows(
     if memory_bytes is None:
         fitting = [k for k in divisors if k * model.context <= CPU_TOKENS]
     else:
-        room = MEMORY_SHARE * memory_bytes
-        fitting = [k for k in divisors if activation_bytes(model, precision, k) <= room]
+        room = MEMORY_SHARE * (memory_bytes - state_bytes(model, config.optim.optimizer))
+        fitting = [k for k in divisors if activation_bytes(model, config.precision, k) <= room]
     return max(fitting, default=1)

@@ -32,6 +32,7 @@ from tinyllm.state import TrainState
 
 FORMAT = 1  # raised when files of before cannot be read any more
 RUNS_DIR, CHECKPOINTS_DIR, WEIGHTS_DIR = "runs", "checkpoints", "weights"
+TEMPORARY = ".tmp-"  # begins the name of a checkpoint that is being written
 SHOWN_MODELS = 6
 MANIFEST, TOKENIZER, BEST = "manifest.json", "tokenizer.json", "best.json"
 
@@ -107,7 +108,8 @@ def save_weights(root: str, state: TrainState, tokens: int, val_loss: float) -> 
 def entries(root: str) -> list[Entry]:
     """The checkpoints of a run that have a manifest, oldest step first."""
     directory = storage.join(root, CHECKPOINTS_DIR)
-    found = [_entry(storage.join(directory, name)) for name in storage.list_names(directory)]
+    names = [name for name in storage.list_names(directory) if not name.startswith(TEMPORARY)]
+    found = [_entry(storage.join(directory, name)) for name in names]
     return sorted((e for e in found if e is not None), key=lambda e: (e.step, e.segment))
 
 
@@ -193,15 +195,22 @@ def save_tokenizer(root: str, tokenizer_json: str) -> None:
         storage.write_bytes(path, tokenizer_json.encode())
 
 
-def prune(root: str, keep: int) -> None:
-    """Delete all but the `keep` newest checkpoints and those at forks. The first rank deletes."""
+def prune(root: str, keep: int, segment: str) -> None:
+    """Delete all but the `keep` newest checkpoints and those at forks. The first rank deletes.
+
+    Newest are those of `segment`, where the run stands: a branch that has ended, though it took more steps, is older
+    than the trunk that goes on. What processes killed while they saved have left goes as well.
+    """
     if ranks.rank() != 0:
         return
-    found = entries(root)
-    needed = {e.fork for e in found[-keep:]}
-    for entry in found[:-keep]:
-        if not entry.is_fork and os.path.basename(entry.path) not in needed:
-            storage.delete_dir(entry.path)
+    found = [e for e in entries(root) if not e.is_fork]
+    newest = sorted(found, key=lambda e: (e.segment == segment, e.step))
+    for entry in newest[:-keep]:
+        storage.delete_dir(entry.path)
+    directory = storage.join(root, CHECKPOINTS_DIR)
+    for name in storage.list_names(directory):
+        if name.startswith(TEMPORARY):
+            storage.delete_dir(storage.join(directory, name))
 
 
 def _name(segment: str, step: int) -> str:
@@ -234,7 +243,7 @@ def _write(path: str, files: dict[str, bytes], about: dict[str, Any]) -> None:
     local = storage.is_local(path)
     # Local files appear at once, by a rename of their directory. Object stores have none: there the manifest, put last,
     # makes the checkpoint exist.
-    target = storage.join(storage.parent(path), f".tmp-{uuid.uuid4().hex}") if local else path
+    target = storage.join(storage.parent(path), f"{TEMPORARY}{uuid.uuid4().hex}") if local else path
     if not local:
         storage.delete_dir(path)
     try:

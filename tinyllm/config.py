@@ -305,19 +305,18 @@ class TrainConfig:
     @cached_property
     def group(self) -> str:
         """Everything but the LRs: trials of one group differ in LR alone and may be compared at a budget."""
-        identity = self._identity()
-        for name in ("lr", "embedding_lr", "head_lr", "scalar_lr"):
-            del identity["optim"][name]
-        return f"d{self.model.depth}-{_hash(identity)}"
+        lrs = {f"optim.{name}" for name in ("lr", "embedding_lr", "head_lr", "scalar_lr")}
+        return f"d{self.model.depth}-{_hash({k: v for k, v in self._identity().items() if k not in lrs})}"
 
     def _identity(self) -> dict[str, Any]:
-        identity = asdict(self)
-        del identity["data"]["data"], identity["data"]["max_epochs"]
-        if self.optim.schedule == "wsd":
-            del identity["horizons"]
-        identity["corpus"] = self.corpus.digest if self.corpus else None
-        identity["training_version"] = TRAINING_VERSION
-        return identity
+        """What decides the weights, by dotted path."""
+        assert self.corpus is not None
+        inert = _inert(self)
+        found = {k: v for k, v in _flat(asdict(self)).items() if k not in inert and not k.startswith("corpus.")}
+        if "horizons" in found:
+            assert self.optim.total_batch_size is not None
+            found["horizons"] = [h.steps(self.model, self.optim.total_batch_size) for h in self.horizons]
+        return {**found, "corpus": self.corpus.digest, "training_version": TRAINING_VERSION}
 
     def to_json(self) -> str:
         """Canonical JSON: sorted keys, no spaces, floats at full precision."""
@@ -340,8 +339,18 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def _hash(value: Any) -> str:
-    return hashlib.blake2b(canonical_json(value).encode(), digest_size=6).hexdigest()
+def _hash(values: dict[str, Any]) -> str:
+    # 1 and 1.0 are one value, whatever somebody wrote.
+    plain = {k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in values.items()}
+    return hashlib.blake2b(canonical_json(plain).encode(), digest_size=6).hexdigest()
+
+
+def _inert(config: TrainConfig) -> set[str]:
+    """Dotted paths of what does not change the weights of this run."""
+    found = {"data.data", "data.max_epochs"}
+    if config.optim.optimizer == "adamw":
+        found |= {"optim.momentum", "optim.cautious"}
+    return found | ({"optim.decay_share", "optim.decay_shape"} if config.optim.schedule == "cosine" else {"horizons"})
 
 
 _NESTED = {"model": ModelConfig, "optim": OptimConfig, "data": DataConfig, "corpus": CorpusFacts}
@@ -363,9 +372,11 @@ def _build(cls: type, values: dict[str, Any]) -> Any:
 def differences(before: TrainConfig, now: TrainConfig) -> list[str]:
     """Where two configs name different runs, as "optim.lr 0.01 -> 0.02"; empty when they are one run.
 
-    A trunk may be given other horizons, and its corpus may lie elsewhere.
+    A trunk may be given other horizons, and its corpus may lie elsewhere and have another name.
     """
-    free = {"data.data", "data.max_epochs"} | ({"horizons"} if now.optim.schedule == "wsd" else set())
+    if before.corpus and now.corpus and before.run_id == now.run_id:
+        return []
+    free = _inert(now) if before.optim.schedule == now.optim.schedule else set()
     old, new = _flat(asdict(before)), _flat(asdict(now))
     return [
         f"{name} {old.get(name)!r} -> {new.get(name)!r}"

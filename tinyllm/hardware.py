@@ -25,6 +25,7 @@ PEAK_TFLOPS_BF16 = {
     "H100": 989.0,
     "A100": 312.0,
     "L40S": 362.0,
+    "L40": 181.0,
     "L4": 121.0,
     "A10G": 70.0,
     "A10": 125.0,
@@ -68,14 +69,14 @@ def peak_tflops(device: torch.device, precision: str) -> float | None:
     return next((peak for part, peak in PEAK_TFLOPS_BF16.items() if part in name), None)
 
 
-def memory_bytes(device: torch.device) -> int | None:
-    """Memory of a GPU; None for others."""
-    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
+def memory_bytes(device: torch.device, share: float = 1.0) -> int | None:
+    """Memory of a GPU, or of the `share` of it that is ours; None for others."""
+    return int(share * torch.cuda.get_device_properties(device).total_memory) if device.type == "cuda" else None
 
 
-def state_memory_bytes(device: torch.device) -> int:
-    """Memory that a model's state must fit: the GPU's, or this machine's."""
-    return memory_bytes(device) or machine_memory_bytes()
+def state_memory_bytes(device: torch.device, share: float = 1.0) -> int:
+    """Memory that a model's state must fit: the GPU's (or our `share` of it), or this machine's."""
+    return memory_bytes(device, share) or machine_memory_bytes()
 
 
 def machine_memory_bytes() -> int:
@@ -129,6 +130,8 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 def configure(device: torch.device, *, deterministic: bool) -> None:
     """Global switches of torch, set the same in every process before a model is built, also in a reused one."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # what makes tensors, streams and events without naming a device takes this one
     torch.set_float32_matmul_precision("high")  # TF32 on CUDA; no effect on the CPU's fp32
     torch.use_deterministic_algorithms(deterministic)
     if device.type == "cuda":

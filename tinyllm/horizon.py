@@ -65,5 +65,9 @@ class Horizon:
             case "steps":
                 return self.value * batch_tokens
 
+    def steps(self, model: ModelConfig, batch_tokens: int) -> int:
+        """Whole steps that fit; the tolerance keeps a multiple of the batch from losing a step to rounding."""
+        return int(self.tokens(model, batch_tokens) / batch_tokens + 1e-9)
+
     def __str__(self) -> str:
         return f"{self.value:g} {self.unit.replace('_', ' ')}"

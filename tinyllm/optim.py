@@ -66,7 +66,10 @@ class Muon(torch.optim.Optimizer):
 
     def _step_stack(self, params: list[Tensor], shape: torch.Size, group: dict[str, Any]) -> None:
         mu, lr = group["momentum"], group["lr"]
-        buffers = [self.state[p].setdefault("momentum_buffer", torch.zeros_like(p)) for p in params]
+        for p in params:
+            if "momentum_buffer" not in self.state[p]:
+                self.state[p]["momentum_buffer"] = torch.zeros_like(p)
+        buffers = [self.state[p]["momentum_buffer"] for p in params]
         grads = [p.grad for p in params if p.grad is not None]
         if self.found_inf is not None:
             keep = self.found_inf == 0

@@ -122,6 +122,7 @@ def resolve(config: TrainConfig, corpus: CorpusFacts, precision: Precision) -> T
         optim=replace(
             optim,
             lr=lr,
+            cautious=optim.cautious and optim.optimizer == "muon",  # torch's AdamW knows no such decay
             embedding_lr=by_ratio(optim.embedding_lr, rules.EMBEDDING_LR_RATIO, width_scale),
             head_lr=by_ratio(optim.head_lr, rules.HEAD_LR_RATIO, width_scale),
             scalar_lr=by_ratio(optim.scalar_lr, rules.SCALAR_LR_RATIO, 1.0),
@@ -245,10 +246,9 @@ def plan(config: TrainConfig, *, on_paper: bool = False) -> Plan:
 def _budget(config: TrainConfig, horizon: Horizon) -> Budget:
     assert config.corpus is not None and config.optim.total_batch_size
     batch, corpus, optim = config.optim.total_batch_size, config.corpus, config.optim
-    wanted = horizon.tokens(config.model, batch)
-    # Whole steps that fit; the tolerance keeps a multiple of the batch from losing a step to rounding.
-    steps = int(wanted / batch + 1e-9)
+    steps = horizon.steps(config.model, batch)
     if steps < 2:
+        wanted = horizon.tokens(config.model, batch)
         raise ValueError(
             f"a horizon of {horizon} is {steps} steps of {batch:,} tokens, at least 2 are needed: "
             f"take {_smaller_batch(config, wanted)}a horizon of {2 * batch:,} tokens or more"

@@ -36,12 +36,15 @@ class Saver:
                 checkpoint.save(self.root, self.state, at_fork=True)
             case StepDone() if self._is_due(event):
                 # Before the evaluation that may follow: a run killed in it resumes with no step left to do.
-                checkpoint.save(self.root, self.state)
-                checkpoint.prune(self.root, self.options.keep)
+                self._save()
             case HorizonReached() if self.options.save_weights:
                 checkpoint.save_weights(self.root, self.state, event.budget.tokens, event.val_loss)
             case Stopped():
-                checkpoint.save(self.root, self.state)
+                self._save()
+
+    def _save(self) -> None:
+        checkpoint.save(self.root, self.state)
+        checkpoint.prune(self.root, self.options.keep, self.state.segment)
 
     def _is_due(self, event: StepDone) -> bool:
         every = self.options.save_every

@@ -15,7 +15,7 @@ def decay_fraction(plan_budget: Budget | None, step: int) -> float:
     """How far the decay of a branch has come at a step, in [0, 1]; 0 on the trunk (no budget)."""
     if plan_budget is None or step < plan_budget.fork_step:
         return 0.0
-    # The step being taken counts as done, so the last one of a branch has the final LR's value before 0.
+    # Counted from 0: a branch's first step still has the peak LR, its last one is a step short of the final LR.
     return (step - plan_budget.fork_step) / plan_budget.decay_steps
 
 

@@ -29,6 +29,7 @@ from tinyllm.state import TrainState
 
 Batches = ReadAhead[tuple[np.ndarray, np.ndarray]]  # positions (R,) and rows (R, T + 1) of a rank's share
 
+SKIPS_ON_DEVICE = ("cuda",)  # where asking whether a gradient is finite would wait for the device
 UNTIMED_STEPS = 2  # the first steps of a process pay for compilation and cold caches
 CHECK_EVERY = 10  # steps between looks at the loss where there is no log
 EXPLODED_OVER_UNIFORM = 1.0  # nats above ln V
@@ -237,7 +238,7 @@ class _Loop:
         finite = torch.isfinite(grad_norm)
         first = (self.bad_step < 0) & ~finite
         self.bad_step = torch.where(first, self.state.step, self.bad_step)
-        if self.state.device.type == "cuda":
+        if self.state.device.type in SKIPS_ON_DEVICE:
             # No sync: the optimizers themselves skip on the device (fused AdamW's and Muon's `found_inf`).
             for optimizer in self.state.optimizers:
                 optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]

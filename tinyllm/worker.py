@@ -34,6 +34,8 @@ class Job:
     root: str
     """Absolute directory or URI of the sweep (or of a single run): holds records/ and runs/<run_id>/."""
     sweep: str | None = None
+    device_share: float = 1.0
+    """Part of the GPU's memory that is this run's, where several share one."""
 
     @property
     def run_root(self) -> str:
@@ -75,12 +77,7 @@ def run(
     plan_ = plan(config)
     state = TrainState(config, plan_, device)
     rows = batching.device_rows(
-        plan_,
-        config.model,
-        config.precision,
-        ranks.world_size(),
-        options.device_batch_size,
-        hardware.memory_bytes(device),
+        plan_, config, ranks.world_size(), options.device_batch_size, hardware.memory_bytes(device, job.device_share)
     )
     # A changed config is refused here, before anything is recorded: a mistake of the user's, not a run that failed.
     done = reached_budgets(job.root, config.run_id)

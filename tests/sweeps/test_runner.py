@@ -20,6 +20,7 @@ from sweeps.grid import Grid
 from sweeps.ledger import Ledger
 from sweeps.options import SweepOptions
 from sweeps.planned import plan_sweep
+from sweeps.settings import parse_axis
 from sweeps.status import read_board
 from sweeps.tuning import train_trials
 from tinyllm import record
@@ -143,6 +144,17 @@ def test_early_stopping_keeps_the_best_and_its_neighbours(
         assert done == set(lrs[i - 1 : i + 2])
     decisions = json.loads((tmp_path / "s" / "asha.json").read_text())["decisions"]
     assert {(d["run_id"], d["keep"]) for d in decisions} == {(rows[lr, 30].run_id, lr in done) for lr in lrs}
+
+
+def test_trials_that_differ_in_another_lr_are_judged_apart(make_sweep: Make) -> None:
+    options, grid = make_sweep(lrs=(0.01, 0.02, 0.04))
+    grid = replace(grid, axes=(parse_axis("optim.embedding_lr=0.1,0.3"), parse_axis("optim.momentum=0.9,0.95")))
+    planned = plan_sweep(options, grid, "", cluster.this_machines_device("cpu"), [{"CPU": 2}], lambda configs: [])
+    configs = {t.run_id: t.config.optim for t in planned.cells.trials}
+    assert len(planned.groups) == 4
+    for group in planned.groups:
+        assert sorted(group.lrs.values()) == [0.01, 0.02, 0.04]
+        assert len({(configs[r].embedding_lr, configs[r].momentum) for r in group.lrs}) == 1
 
 
 def test_a_diverged_and_a_failed_trial_end_with_a_reason_and_the_rest_goes_on(

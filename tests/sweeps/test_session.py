@@ -20,7 +20,7 @@ from tinyllm import record
 from tinyllm.config import CorpusFacts, ModelConfig, OptimConfig, TrainConfig
 from tinyllm.horizon import Horizon
 from tinyllm.record import RunRecord
-from tinyllm.recorder import described
+from tinyllm.recorder import described, unfinished
 
 CORPUS = CorpusFacts(name="c", digest="0", vocab_size=64, seq_len=32, train_tokens=None, val_tokens=4096)
 CPU = Device(kind="cpu", name="a CPU", precision="fp32", memory_bytes=None, peak_tflops=None)
@@ -124,15 +124,19 @@ def test_nobody_waits_at_a_new_rung_for_a_trial_that_is_not_run(tmp_path: Path) 
     short, long = trials(30, 60), trials(30, 45, 60, 90)
     first = session(tmp_path, short)
     reach_first_rung(tmp_path, short, first)
-    first.settle()  # stops the worst LR
-    for run_id, loss in zip(list(short)[:3], (1.9, 0.9, 2.9), strict=True):
-        first.reported(run_id, write_done(tmp_path, short[run_id], 1, loss))
+    first.settle()  # stops the largest LR
+    diverging = list(short)[2]
+    plan = short[diverging].plan
+    rows = unfinished(
+        short[diverging].config, plan, plan.budgets[1:], status="diverged", reason="NaN", sweep="s", attempt="a"
+    )
+    record.append(str(tmp_path), rows)
     later = session(tmp_path, long)
     going = later.todo()
-    assert [t.lr for t in going] == [0.01, 0.02, 0.04]
-    for trial, loss in zip(going, (1.95, 0.95, 2.95), strict=True):
+    assert [t.lr for t in going] == [0.01, 0.02]
+    for trial, loss in zip(going, (1.95, 0.95), strict=True):
         later.reported(trial.run_id, write_done(tmp_path, trial, 1, loss))
-    assert [later.judged(t.run_id, 2) for t in going] == ["go", "go", "go"]
+    assert [later.judged(t.run_id, 2) for t in going] == ["go", "go"]
 
 
 def test_a_retry_that_was_broken_off_does_not_hold_up_a_rerun_without_it(tmp_path: Path) -> None:
@@ -235,6 +239,15 @@ def test_the_pace_is_the_sweeps_own_once_it_has_measured_it() -> None:
     pace.started(12.0, new_process=True)
     assert pace.start_seconds(trial, new_process=True) == 10
     assert pace.start_seconds(trial, new_process=False) == Startup().trial
+
+
+def test_depths_that_are_still_to_come_are_as_much_slower_as_the_one_that_was_measured() -> None:
+    trial = next(iter(trials(30, 60).values()))
+    prior = Speed(tflops=1.0, source="test", by_depth={1: TFLOPS, 2: 3 * TFLOPS})
+    pace = Pace(prior, Startup(), {trial.run_id: Resources()})
+    pace.began(trial, 0, now=0.0, starts=False)
+    pace.ended(trial.run_id, now=2 * segment(trial, 0), group_start=0.0, tokens_per_second=None)
+    assert pace.speed.by_depth == {1: pytest.approx(TFLOPS / 2), 2: pytest.approx(1.5 * TFLOPS)}
 
 
 def test_the_start_of_a_group_is_no_part_of_its_pace() -> None:

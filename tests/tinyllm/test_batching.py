@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks.peak_memory import activation_bytes_per_width
-from tinyllm.batching import ACTIVATION_BYTES_PER_WIDTH, activation_bytes, state_bytes, too_large
+from tinyllm.batching import ACTIVATION_BYTES_PER_WIDTH, activation_bytes, device_rows, state_bytes, too_large
 from tinyllm.config import ModelConfig, TrainConfig
 from tinyllm.optim import set_schedule
 from tinyllm.plan import plan
@@ -37,6 +37,23 @@ def test_weights_gradients_and_optimizer_state_are_counted(
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_activations_are_as_autograd_saves_them(precision: str) -> None:
     assert activation_bytes_per_width(precision) == pytest.approx(ACTIVATION_BYTES_PER_WIDTH[precision], rel=0.05)
+
+
+def test_rows_taken_at_once_fit_beside_the_state_into_our_share_of_a_device(
+    tiny_config: Callable[..., TrainConfig],
+) -> None:
+    config = tiny_config(8)
+    plan_, a_row = plan(config), activation_bytes(config.model, config.precision, 1)
+    state = state_bytes(config.model, config.optim.optimizer)
+
+    def rows(memory: float) -> int:
+        return device_rows(plan_, config, 1, None, memory)
+
+    assert rows(state + 100 * plan_.batch_rows * a_row) == plan_.batch_rows
+    for memory in (state + 9 * a_row, state + 3 * a_row):
+        assert state + rows(memory) * a_row < memory
+    assert rows(state + 9 * a_row) > rows(state + 3 * a_row) == 1
+    assert rows(0.9 * state) == 1  # refused before, by `too_large`
 
 
 def test_activations_of_rows() -> None:

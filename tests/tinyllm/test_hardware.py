@@ -38,6 +38,11 @@ def test_peak_memory_does_not_begin_with_that_of_the_process_which_started_this_
     assert int(child.stdout) < held.nbytes
 
 
+def test_no_chip_is_taken_for_another_whose_name_begins_its_own() -> None:
+    names = list(hardware.PEAK_TFLOPS_BF16)
+    assert not [(short, long) for i, long in enumerate(names) for short in names[:i] if short in long]
+
+
 @pytest.mark.parametrize(
     ("memberships", "files", "limits"),
     [

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tinyllm import rules
-from tinyllm.config import CorpusFacts, DataConfig, ModelConfig, OptimConfig, TrainConfig, changed
+from tinyllm.config import CorpusFacts, DataConfig, ModelConfig, OptimConfig, TrainConfig, changed, differences
 from tinyllm.horizon import Horizon, parse_quantity
 from tinyllm.plan import plan, resolution_warnings, resolve
 
@@ -199,6 +199,27 @@ def test_run_id_names_what_changes_weights_and_nothing_else() -> None:
     assert len(ids - {run_id}) == len(other) + 1
     cosine = [dataclasses.replace(tiny(t, schedule="cosine")) for t in (200e3, 400e3)]
     assert len({resolved(c).run_id for c in cosine}) == 2  # there the horizon shapes every step
+
+
+def test_one_training_has_one_run_id_however_it_is_written() -> None:
+    cosine = tiny(100 * 2048, schedule="cosine")
+    one = [
+        cosine,
+        dataclasses.replace(cosine, horizons=(Horizon(value=100 * 2048 + 5),)),  # the same whole steps
+        dataclasses.replace(cosine, horizons=(Horizon(value=100, unit="steps"),)),
+        changed(cosine, "optim.grad_clip", 1),
+        changed(cosine, "optim.decay_share", 0.5),  # of wsd alone
+    ]
+    assert len({resolved(c).run_id for c in one}) == 1
+    assert not any(differences(resolved(cosine), resolved(c)) for c in one)
+    adamw = tiny(200e3, optimizer="adamw")
+    other = changed(changed(adamw, "optim.momentum", 0.5), "optim.cautious", False)
+    assert resolved(adamw).run_id == resolved(other).run_id
+    assert not resolved(adamw).optim.cautious
+    assert resolved(changed(tiny(200e3), "optim.cautious", False)).run_id != resolved(tiny(200e3)).run_id
+    renamed = resolve(adamw, dataclasses.replace(CORPUS, name="copy"), "fp32")
+    assert not differences(resolved(adamw), renamed)
+    assert differences(resolved(adamw), resolved(changed(adamw, "optim.lr", 0.5)))
 
 
 def test_a_group_is_everything_but_the_lr() -> None:

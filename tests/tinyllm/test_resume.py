@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from safetensors.torch import load_file
 from tests.tinyllm.conftest import comparable
 from tinyllm.checkpoint import entries
 from tinyllm.config import TrainConfig
+from tinyllm.events import Event, Forked
 from tinyllm.options import RunOptions
 from tinyllm.record import read
 from tinyllm.worker import Job, run
@@ -155,7 +157,7 @@ def test_resume_from_an_earlier_step_and_retention(
     root = tmp_path / "killed"
     run_processes(root, config, kill=KILLS["between two branches"], **OPTIONS)
     kept = [(e.segment, e.step, e.is_fork) for e in entries(str(root / "runs" / config.run_id))]
-    assert kept == [("trunk", 12, True), ("branch-7680", 15, False), ("trunk", 16, False)]
+    assert kept == [("trunk", 8, False), ("trunk", 12, True), ("trunk", 16, False)]
     steps: list[int] = []
     torch.set_num_threads(1)
     run(
@@ -164,6 +166,23 @@ def test_resume_from_an_earlier_step_and_retention(
     )
     assert steps[0] == 13
     assert_same_run(root, want, config)
+
+
+def test_a_trunk_that_goes_on_keeps_what_it_saves_though_a_branch_took_more_steps(
+    tiny_config: ConfigMaker, tmp_path: Path
+) -> None:
+    config = tiny_config(20, 40)  # the first fork is at 16
+    job = Job(config=config, options=RunOptions(save_every=1, stop_after=18), root=str(tmp_path))
+    checkpoints = Path(job.run_root) / "checkpoints"
+
+    def killed_in_a_save(event: Event) -> None:
+        if isinstance(event, Forked):
+            shutil.copytree(checkpoints / "fork-00000016", checkpoints / ".tmp-killed")
+            assert all(not Path(e.path).name.startswith(".") for e in entries(job.run_root))
+
+    run(job, on_event=killed_in_a_save)
+    names = sorted(p.name for p in checkpoints.iterdir())
+    assert names == ["fork-00000016", "trunk-00000017", "trunk-00000018"]
 
 
 def test_another_config_in_a_runs_place_is_refused_with_the_difference(
