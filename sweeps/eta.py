@@ -18,7 +18,7 @@ def seconds_left(planned: Planned, session: Session) -> float | None:
     if not pace.measured:
         return None
     total, longest, now = 0.0, 0.0, time.monotonic()
-    quotes = planned.quotes(board, pace)
+    quotes = planned.quotes(board, pace, new_processes=session.slots - session.processes)
     for q in quotes:
         run_id = q.trial.run_id
         waiting = sum(s for tokens, s in q.device_seconds.items() if board.status[run_id, tokens] == "waiting")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -26,8 +27,11 @@ class Pace:
     @property
     def speed(self) -> Speed:
         """Of one device."""
-        measured = {depth: self._flops[depth] / self._seconds[depth] / 1e12 for depth in self._seconds}
-        return replace(self._speed, by_depth={**self._speed.by_depth, **measured})
+        found = {depth: self._flops[depth] / self._seconds[depth] / 1e12 for depth in self._seconds}
+        # What was expected of other depths was as far off.
+        off = statistics.geometric_mean(found[d] / self._speed.of(d) for d in found) if found else 1.0
+        expected = {depth: tflops * off for depth, tflops in self._speed.by_depth.items()}
+        return replace(self._speed, by_depth={**expected, **found})
 
     @property
     def measured(self) -> bool:
