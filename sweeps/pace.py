@@ -69,7 +69,8 @@ class Pace:
     def ended(self, run_id: str, now: float, *, group_start: float, tokens_per_second: float | None) -> None:
         """The segment that began last was trained to its end. Nothing is learnt of one that began elsewhere.
 
-        A first segment pays for what later and longer ones do not, so that of it the speed of its later steps counts.
+        A first segment pays for what later and longer ones do not, and may have been trained in part by a process
+        before: of it the speed of training alone counts.
 
         Args:
             group_start: seconds of it that passed before the first of several workers trained.
@@ -84,7 +85,7 @@ class Pace:
         flops = segment_flops(trial, rung) + evaluation_flops(trial)
         seconds = (now - started - group_start) * devices
         if first and tokens_per_second is not None:
-            seconds = min(seconds, flops / (tokens_per_second * trial.plan.flops_per_token) * devices)
+            seconds = _training_seconds(trial, flops, tokens_per_second) * devices
         self._seconds[trial.depth] += seconds
         self._flops[trial.depth] += flops
 
@@ -93,8 +94,16 @@ class Pace:
         self._begun.pop(run_id, None)
 
 
-def on_record(records: Iterable[RunRecord], trials: Iterable[Trial]) -> dict[int, float]:
-    """TFLOP/s of a device by depth, evaluation and saving included, as earlier sessions of a sweep recorded it."""
+def _training_seconds(trial: Trial, flops: float, tokens_per_second: float) -> float:
+    """Of all workers together."""
+    return flops / (tokens_per_second * trial.plan.flops_per_token)
+
+
+def on_record(records: Iterable[RunRecord], trials: Iterable[Trial], device_share: float) -> dict[int, float]:
+    """TFLOP/s of a device by depth, evaluation and saving included, as earlier sessions of a sweep recorded it.
+
+    `device_share`: of a GPU, that a worker has.
+    """
     flops: defaultdict[int, float] = defaultdict(float)
     seconds: defaultdict[int, float] = defaultdict(float)
     rows = {r.key: r for r in records}
@@ -105,8 +114,10 @@ def on_record(records: Iterable[RunRecord], trials: Iterable[Trial]) -> dict[int
                 continue
             work = segment_flops(trial, rung) + evaluation_flops(trial)
             spent = row.device_seconds
-            if rung == 0 and row.tokens_per_second is not None:  # as in `Pace.ended`
-                spent = min(spent, work / (row.tokens_per_second * trial.plan.flops_per_token) * row.world_size)
+            if row.tokens_per_second is not None:
+                training = _training_seconds(trial, work, row.tokens_per_second) * row.world_size
+                # The first one as in `Pace.ended`. A process that died took its part of a later one with it.
+                spent = training if rung == 0 else max(spent, training)
             flops[trial.depth] += work
-            seconds[trial.depth] += spent
+            seconds[trial.depth] += spent * device_share
     return {depth: flops[depth] / seconds[depth] / 1e12 for depth in seconds}

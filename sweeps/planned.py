@@ -174,7 +174,7 @@ def plan_sweep(
     path = default_corpus(base.data.data, **sizes, cache=corpora)
     grid = replace(grid, base=replace(base, data=replace(base.data, data=path)))
     cells = expand(grid, corpus_facts(Corpus.open(path)), device)
-    measured = on_record(record.read(options.root), cells.trials)
+    measured = on_record(record.read(options.root), cells.trials, options.gpus_per_worker or 1.0)
     if options.probe:
         one_of_each = {t.depth: t.config for t in cells.trials if t.depth not in measured}
         if one_of_each:

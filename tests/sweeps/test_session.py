@@ -288,11 +288,28 @@ def test_what_the_first_segment_of_a_process_pays_once_is_not_expected_again() -
 def test_an_earlier_sessions_speed_is_read_from_its_records(tmp_path: Path) -> None:
     found = trials(30, 60)
     trial = next(iter(found.values()))
-    for rung, (spent, per_second) in enumerate([(50.0, None), (8.0, 123.0)]):
+    for rung, (spent, per_second) in enumerate([(50.0, None), (8.0, 1e9)]):
         write_done(tmp_path, trial, rung, 2.0, device_seconds=spent, tokens_per_second=per_second, world_size=1)
     work = [segment_flops(trial, rung) + evaluation_flops(trial) for rung in (0, 1)]
-    assert on_record(record.read(str(tmp_path)), found.values()) == {1: pytest.approx(sum(work) / 58 / 1e12)}
-    assert on_record([], found.values()) == {}
+    assert on_record(record.read(str(tmp_path)), found.values(), 1.0) == {1: pytest.approx(sum(work) / 58 / 1e12)}
+    # Half a GPU does that: a whole one does twice as much.
+    assert on_record(record.read(str(tmp_path)), found.values(), 0.5) == {1: pytest.approx(sum(work) / 29 / 1e12)}
+    assert on_record([], found.values(), 1.0) == {}
+
+
+@pytest.mark.parametrize("rung", [0, 1])
+def test_a_segment_whose_first_part_another_process_trained_is_not_taken_for_a_fast_one(
+    tmp_path: Path, rung: int
+) -> None:
+    trial = next(iter(trials(30, 60).values()))
+    seconds = segment(trial, rung)
+    per_second = TFLOPS * 1e12 / trial.plan.flops_per_token
+    pace = Pace(Speed(tflops=1.0, source="test"), Startup(), {trial.run_id: Resources()})
+    pace.began(trial, rung, now=0.0, starts=True)
+    pace.ended(trial.run_id, now=seconds / 10, group_start=0.0, tokens_per_second=per_second)
+    assert pace.speed.of(1) == pytest.approx(TFLOPS)
+    write_done(tmp_path, trial, rung, 2.0, device_seconds=seconds / 10, tokens_per_second=per_second, world_size=1)
+    assert on_record(record.read(str(tmp_path)), [trial], 1.0) == {1: pytest.approx(TFLOPS)}
 
 
 def test_no_start_up_is_spent_on_what_the_limit_does_not_hold(tmp_path: Path) -> None:
