@@ -147,9 +147,7 @@ def train(
         raise ValueError(f"n_workers {world}: arrays in memory are trained on by one worker; prepare a corpus instead")
     # What would fail in every worker is refused here, once, with its remedy.
     _refuse_too_large(config, device, world)
-    batching.device_rows(
-        prepared.plan, config.model, precision, world, options.device_batch_size, hardware.memory_bytes(device)
-    )
+    batching.device_rows(prepared.plan, config, world, options.device_batch_size, hardware.memory_bytes(device))
     tasks_of(options, prepared.corpus)
     job = Job(config=config, options=options, root=storage.absolute(out))
     storage.check_writable(job.root, flag="--out (from Python: out=)")
