@@ -27,6 +27,8 @@ def reason_of(error: BaseException | None) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if isinstance(error, RayActorError):
         why = next((line for line in lines if line.startswith("The actor is dead")), lines[-1])
+        # What follows is a list of causes, which ours stands for.
+        why = why.partition(" Some common causes")[0]
         return f"{DIED}; Ray says: {why}" if "its worker process has died" in why else why
     if lines and lines[0].startswith("Traceback"):  # Ray Train's wrapper of what a worker raised
         return lines[-1]

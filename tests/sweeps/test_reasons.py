@@ -39,6 +39,7 @@ def raised_by(call: str) -> BaseException:
 def test_a_killed_process_a_raised_error_and_the_ranks_of_a_group() -> None:
     killed, failed = raised_by("die"), raised_by("fail")
     assert reason_of(killed).startswith(f"{DIED}; Ray says: The actor is dead because its worker process has died")
+    assert "common causes" not in reason_of(killed)
     assert reason_of(failed) == "ValueError: shard x is damaged: its digest is 0"
     trace = "Traceback (most recent call last):\n  File ...\nValueError: shard y is damaged\n"
     group = WorkerGroupError(
