@@ -31,7 +31,7 @@ class Startup:
     trial: float = 1.0
     """A trial in such a process."""
     group: float = 25.0
-    """More for a trial of several workers, which have processes of their own: 51 CPU-seconds for two, 31 s at load 8."""
+    """More for a trial of several workers, which have processes of their own: 51 CPU-s for two, 31 s at a load of 8."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,10 +31,14 @@ class Saving:
 
     def describe(self, price: float | None) -> str:
         """In words, a line each."""
-        between = [self.least, self.most] if self.most > self.least else [self.least]
-        cost = "" if price is None else f", cost {' to '.join(f'{hours * price:,.2f}' for hours in between)}"
-        total = f"With early stopping: {' to '.join(f'{hours:.3g}' for hours in between)} device-hours{cost}."
+        hours = _between(f"{self.least:.3g}", f"{self.most:.3g}")
+        cost = "" if price is None else f", cost {_between(f'{self.least * price:,.2f}', f'{self.most * price:,.2f}')}"
+        total = f"With early stopping: {hours} device-hours{cost}."
         return "\n".join([total, *(f"  {note}" for note in self.notes)])
+
+
+def _between(least: str, most: str) -> str:
+    return least if least == most else f"{least} to {most}"
 
 
 def saving(quotes: Sequence[Quote], groups: Collection[Group], board: Board, factor: int) -> Saving:
