@@ -163,7 +163,7 @@ def train(
         if world == 1:
             _train_here(job, arrays, echo)
         else:
-            _train_in_group(job, world, device, notice=echo is not None)
+            _train_in_group(job, world, device, echo)
         planned = {b.tokens for b in prepared.plan.budgets}
         return [r for r in record.read(job.root, config.run_id) if r.planned_tokens in planned]
 
@@ -175,8 +175,10 @@ def _train_here(job: Job, arrays: ArrayCorpus | None, echo: Callable[[str], None
         local_trainer(job, corpus=arrays, should_stop=should_stop, echo=echo).fit()
 
 
-def _train_in_group(job: Job, world: int, device: torch.device, *, notice: bool) -> None:
+def _train_in_group(job: Job, world: int, device: torch.device, echo: Callable[[str], None] | None) -> None:
     """The workers hear of a stop by a file that appears; one of this machine is enough, since they vote."""
+    from ray.util.queue import Queue
+
     from tinyllm.trainers import group_trainer
 
     ended: list[BaseException | None] = []
@@ -187,21 +189,30 @@ def _train_in_group(job: Job, world: int, device: torch.device, *, notice: bool)
             ended.append(None)
         except BaseException as error:
             ended.append(error)  # raised again below
+        lines.put(None)
+
+    def show() -> None:
+        while (line := lines.get()) is not None:
+            if echo is not None:
+                echo(line)
 
     with tempfile.TemporaryDirectory(prefix="tinyllm-") as directory, _ray(needed=True, workers=world):
-        stop = Path(directory) / "stop"
+        stop, lines = Path(directory) / "stop", Queue(actor_options={"num_cpus": 0})
         trainer = group_trainer(
             job,
             n_workers=world,
             use_gpu=device.type == "cuda",
             cpus_per_worker=1,
             listen=lambda: stop.exists,
+            echo=lines.put,
         )
-        with interrupt.deferred(notice=notice, on_first=stop.touch):
+        with interrupt.deferred(notice=echo is not None, on_first=stop.touch):
             # In a thread: in the main one Ray Train would take Ctrl-C for itself and abort the workers unsaved.
-            thread = threading.Thread(target=fit, daemon=True, name=job.config.run_id)
-            thread.start()
-            thread.join()
+            threads = [threading.Thread(target=target, daemon=True) for target in (fit, show)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
             if ended[0] is not None:
                 raise ended[0]
 
@@ -263,6 +274,7 @@ def _ray(*, needed: bool, workers: int) -> Iterator[None]:
             num_cpus=max(cores, workers),
             include_dashboard=False,
             logging_level="ERROR",
+            log_to_driver=False,  # Ray's own lines, one a second without a dashboard; ours come by a queue
             _temp_dir=scratch,
             runtime_env={
                 "env_vars": {

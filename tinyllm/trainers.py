@@ -7,7 +7,6 @@ either mode, and reads its resume point there, so that each continues what the o
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -26,8 +25,9 @@ def train_loop(settings: dict[str, Any]) -> None:
     """The `train_loop_per_worker` of every TorchTrainer here.
 
     settings: "job" (Job); optional "run" (keyword arguments of `run`, only where the loop shares the caller's process),
-    "listen" (called in each worker, returns its `should_stop`) and "halt" (called by the first worker with the planned
-    tokens of a budget that was reached and reported; training goes on when it returns).
+    "listen" (called in each worker, returns its `should_stop`), "halt" (called by the first worker with the planned
+    tokens of a budget that was reached and reported; training goes on when it returns) and "echo" (called by the first
+    worker with each line of the log).
     A worker group reports to Ray Train what it reaches; the checkpoint it names lies where the loop put it.
     """
     job: Job = settings["job"]
@@ -38,19 +38,13 @@ def train_loop(settings: dict[str, Any]) -> None:
         if isinstance(event, HorizonReached) and "halt" in settings and ranks.rank() == 0:
             settings["halt"](event.budget.tokens)
 
-    arguments = settings.get("run", {"on_event": report, "echo": _say})
+    arguments = settings.get("run", {"on_event": report, "echo": settings.get("echo")})
     if "listen" in settings:
         arguments = {**arguments, "should_stop": settings["listen"]()}
     if job.options.feed == "ray":
         dataset = ray.train.get_dataset_shard("train")
         arguments = {**arguments, "open_feed": lambda corpus, *, seed, **where: RayFeed(dataset, **where)}
     run(job, **arguments)
-
-
-def _say(line: str) -> None:
-    """Ray shows what a worker writes; it patches `print` in addition, which would show a line twice."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 def _datasets(job: Job) -> dict[str, Any]:
@@ -96,12 +90,13 @@ def group_trainer(
     callbacks: list[Any] | None = None,
     listen: Callable[[], Callable[[], bool]] | None = None,
     halt: Callable[[int], None] | None = None,
+    echo: Callable[[str], None] | None = None,
 ) -> TorchTrainer:
     """A TorchTrainer over a worker group with DDP. The same name and storage continue an interrupted run.
 
-    `listen` and `halt` as in `train_loop`.
+    `listen`, `halt` and `echo` as in `train_loop`.
     """
-    given = {"listen": listen, "halt": halt}
+    given = {"listen": listen, "halt": halt, "echo": echo}
     return TorchTrainer(
         train_loop,
         train_loop_config={"job": job, **{name: call for name, call in given.items() if call is not None}},

@@ -167,5 +167,6 @@ def test_a_stop_saves_what_several_workers_did(zipf_path: str, tmp_path: Path) -
         text, _ = process.communicate(timeout=120)
         assert process.returncode == 143, text
     assert "stopped; the same command goes on from here" in text
+    assert "pid=" not in text  # lines of Ray's own
     (run_root,) = (tmp_path / "train" / "runs").iterdir()
     assert len(checkpoint.entries(str(run_root))) == 1
