@@ -82,7 +82,8 @@ def test_another_seed_repeats_a_trial_and_says_so():
 
 def test_commands_go_on_with_the_sweep_and_run(tmp_path):
     runs = runs_of(depths=(2, 3), budgets=(200_000, 400_000), lrs=(0.005, 0.01))
-    started = f"python -m sweeps.isoflop --preset smoke --data zipf --name {tmp_path.name} --storage {tmp_path.parent}"
+    place = f"--name {tmp_path.name} --storage {tmp_path.parent} --address local"
+    started = f"python -m sweeps.isoflop --preset smoke --data zipf {place}"
     (tmp_path / "sweep.json").write_text(json.dumps({"command": f"{started} --flops 1e11 2e11 --lrs 0.1 --seeds 7"}))
     trials = [
         Trial(depth=4, n=1e5, d=d, flops=1e12, gain=None, lrs=(0.01, 0.02), seed=seed)
