@@ -129,7 +129,7 @@ def test_a_horizon_of_whole_steps_keeps_every_step(steps: int, batch: int) -> No
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (tiny(1000), r"horizon of 1000 tokens is 0 steps of 2,048 tokens, at least 2 .* take --total-batch-size 256 or a horizon of 4,096 tokens"),
+        (tiny(1000), r"1000 tokens is 0 steps of 2,048 .* take --total-batch-size 256 or a horizon of 4,096 tokens"),
         (tiny(200e3, 200.5e3), "round to the same 97 steps"),
         (tiny(200e3, 400e3, schedule="cosine"), "one horizon, not 2"),
         (tiny(22e3), "--warmup-tokens"),
