@@ -86,6 +86,11 @@ class SweepOptions:
             raise ValueError(f"--workers {' '.join(self.workers)}: a trial has at least one worker")
         for depth in workers:
             self.resources(depth, on_gpu=False)
+        for flag, value in (("resume-from", self.run.resume_from), ("stop-after", self.run.stop_after)):
+            if value is not None:
+                raise ValueError(
+                    f"--{flag} {value} is for a single run (tinyllm train): a sweep goes on where it stands"
+                )
         if self.slots is not None and self.slots < 1:
             raise ValueError(f"--slots {self.slots}: at least one trial runs at a time")
         if self.reduction_factor < 2:

@@ -133,9 +133,6 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Build it with `build_model`, which also initialises and checks it."""
 
-    cos_TC: Tensor
-    sin_TC: Tensor
-
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
@@ -151,9 +148,8 @@ class GPT(nn.Module):
         self.residual_gains = nn.Parameter(torch.empty(config.depth))
         self.input_gains = nn.Parameter(torch.empty(config.depth))
         self.head = nn.Linear(config.width, config.vocab, bias=False)
-        cos, sin = _rotary(config)
-        self.register_buffer("cos_TC", cos, persistent=False)
-        self.register_buffer("sin_TC", sin, persistent=False)
+        # No buffers: DDP would broadcast at every step what each rank computes alike.
+        self.cos_TC, self.sin_TC = _rotary(config)
         # What `forward` runs; evaluation and sampling, whose shapes change, always run the plain ones.
         self.training_block: Callable[..., Tensor] = Block.__call__
         self.training_loss: Callable[..., Tensor] = cross_entropy_sum
@@ -226,9 +222,8 @@ def build_model(config: ModelConfig, seed: int, device: torch.device) -> GPT:
     """
     with torch.device("meta"):
         model = GPT(config)
-    cos, sin = model.cos_TC, model.sin_TC
     model = model.to_empty(device=device)
-    model.cos_TC, model.sin_TC = cos.to(device), sin.to(device)
+    model.cos_TC, model.sin_TC = model.cos_TC.to(device), model.sin_TC.to(device)
     initialise(model, seed)
     n_params, expected = sum(p.numel() for p in model.parameters()), config.counts.total
     assert n_params == expected, f"the model has {n_params} parameters, its config says {expected}"

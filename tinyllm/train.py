@@ -118,7 +118,6 @@ class _Loop:
             model,
             device_ids=[self.state.device.index] if on_cuda else None,
             gradient_as_bucket_view=True,
-            broadcast_buffers=False,  # the rotary tables, which every rank computes alike
             # DDP re-sorts its buckets after the first step, which changes the order of sums: a resumed run would
             # differ from one that was not stopped. Searching for unused parameters keeps the first order.
             find_unused_parameters=not on_cuda or self.options.deterministic,

@@ -12,6 +12,7 @@ import pytest
 
 from sweeps.limit import Limit
 from sweeps.options import SweepOptions
+from tinyllm.options import RunOptions
 
 
 @pytest.mark.parametrize(
@@ -32,6 +33,8 @@ from sweeps.options import SweepOptions
         ({"workers": ("3=2", "3=4")}, "--workers 3=2 3=4: depth 3 stands twice"),
         ({"seeds": (-1,)}, "--seeds -1: a seed is a whole number from 0"),
         ({"seeds": (2**63,)}, "--seeds 9223372036854775808: a seed"),
+        ({"run": RunOptions(resume_from=5)}, "--resume-from 5 is for a single run"),
+        ({"run": RunOptions(stop_after=5)}, "--stop-after 5 is for a single run"),
         ({"name": "a/b"}, "--name 'a/b': a name without / is wanted"),
         *(({"price": v}, "--price .*: must be positive and finite") for v in (0, -1, math.nan, math.inf)),
         *(({"max_gpu_hours": v}, "--max-gpu-hours .*: must be positive") for v in (0, -1, math.nan, math.inf)),
