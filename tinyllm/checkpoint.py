@@ -203,14 +203,27 @@ def prune(root: str, keep: int, segment: str) -> None:
     """
     if ranks.rank() != 0:
         return
-    found = [e for e in entries(root) if not e.is_fork]
-    newest = sorted(found, key=lambda e: (e.segment == segment, e.step))
-    for entry in newest[:-keep]:
+    found = entries(root)
+    forks = {e.step for e in found if e.is_fork}
+
+    def age(entry: Entry) -> tuple[bool, int]:
+        same_as_fork = entry.budget is None and entry.step in forks
+        return entry.segment == segment and not same_as_fork, entry.step
+
+    for entry in sorted((e for e in found if not e.is_fork), key=age)[:-keep]:
         storage.delete_dir(entry.path)
     directory = storage.join(root, CHECKPOINTS_DIR)
     for name in storage.list_names(directory):
         if name.startswith(TEMPORARY):
             storage.delete_dir(storage.join(directory, name))
+
+
+def drop_forks(root: str, *, before: int) -> None:
+    """Delete the states at forks before a step, whose budgets are done. The first rank deletes."""
+    if ranks.rank() == 0:
+        for entry in entries(root):
+            if entry.is_fork and entry.step < before:
+                storage.delete_dir(entry.path)
 
 
 def _name(segment: str, step: int) -> str:

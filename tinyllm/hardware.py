@@ -135,6 +135,8 @@ def configure(device: torch.device, *, deterministic: bool) -> None:
     torch.set_float32_matmul_precision("high")  # TF32 on CUDA; no effect on the CPU's fp32
     torch.use_deterministic_algorithms(deterministic)
     if device.type == "cuda":
+        if deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch refuses matmuls without it
         # Read at the first allocation. Training and evaluation take blocks of different sizes, and segments that can
         # grow leave no holes between them.
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")

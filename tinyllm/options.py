@@ -38,6 +38,8 @@ class RunOptions:
     """Steps between checkpoints; 0 = at forks and at the end alone."""
     keep: int = 2
     """Newest checkpoints kept beside those still needed."""
+    keep_forks: Literal["all", "last"] = "all"
+    """States kept where budgets left the trunk. all = budgets added later go on from one; last = saves disk."""
     save_weights: bool = True
     """Keep the decayed weights of each budget, for `tinyllm sample` and `tinyllm export`."""
     resume_from: Absent[int] = None

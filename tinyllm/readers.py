@@ -34,6 +34,8 @@ class Saver:
         match event:
             case Forked():
                 checkpoint.save(self.root, self.state, at_fork=True)
+                if self.options.keep_forks == "last":
+                    checkpoint.drop_forks(self.root, before=self.state.step)
             case StepDone() if self._is_due(event):
                 # Before the evaluation that may follow: a run killed in it resumes with no step left to do.
                 self._save()

@@ -185,6 +185,19 @@ def test_a_trunk_that_goes_on_keeps_what_it_saves_though_a_branch_took_more_step
     assert names == ["fork-00000016", "trunk-00000017", "trunk-00000018"]
 
 
+def test_forks_of_budgets_that_are_done_may_go_to_save_disk(
+    tiny_config: ConfigMaker, run_processes: Any, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory,
+    undisturbed: dict[int, Path],
+) -> None:  # fmt: skip
+    config = tiny_config(*BUDGETS)
+    want = reference(undisturbed, run_processes, config, 1, tmp_path_factory.getbasetemp())
+    root = tmp_path / "killed"
+    run_processes(root, config, kill=KILLS["in the last branch"], keep_forks="last", **OPTIONS)
+    assert [e.step for e in entries(str(root / "runs" / config.run_id)) if e.is_fork] == [24]
+    run_processes(root, config, keep_forks="last", **OPTIONS)
+    assert_same_run(root, want, config)
+
+
 def test_another_config_in_a_runs_place_is_refused_with_the_difference(
     tiny_config: ConfigMaker, tmp_path: Path
 ) -> None:
