@@ -88,9 +88,7 @@ class SweepOptions:
             self.resources(depth, on_gpu=False)
         for flag, value in (("resume-from", self.run.resume_from), ("stop-after", self.run.stop_after)):
             if value is not None:
-                raise ValueError(
-                    f"--{flag} {value} is for a single run : a sweep goes on by itself"
-                )
+                raise ValueError(f"--{flag} {value} is for a single run: a sweep goes on by itself")
         if self.slots is not None and self.slots < 1:
             raise ValueError(f"--slots {self.slots}: at least one trial runs at a time")
         if self.reduction_factor < 2:

@@ -206,9 +206,9 @@ def prune(root: str, keep: int, segment: str) -> None:
     found = entries(root)
     forks = {e.step for e in found if e.is_fork}
 
-    def age(entry: Entry) -> tuple[bool, int]:
+    def age(entry: Entry) -> tuple[bool, bool, int]:
         same_as_fork = entry.budget is None and entry.step in forks
-        return entry.segment == segment and not same_as_fork, entry.step
+        return not same_as_fork, entry.segment == segment, entry.step
 
     for entry in sorted((e for e in found if not e.is_fork), key=age)[:-keep]:
         storage.delete_dir(entry.path)
