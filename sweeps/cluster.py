@@ -27,44 +27,52 @@ CONNECT_SECONDS = 5.0
 HEALTH_CHECK_SECONDS = 60.0  # seconds of imports on a busy machine
 
 
-def running_address() -> str | None:
-    """Address of the cluster this machine belongs to ($RAY_ADDRESS, else the last `ray start`); None without one."""
-    return os.environ.get("RAY_ADDRESS") or find_bootstrap_address(None)
+class NoClusterError(ValueError):
+    """Nothing that is a Ray cluster answers at an address."""
+
+
+def given_address(address: str) -> str | None:
+    """The address that a user gave, by `--address` or by $RAY_ADDRESS; None where "auto" is to look for one."""
+    return os.environ.get("RAY_ADDRESS") if address == "auto" else address
+
+
+def last_started() -> str | None:
+    """Address of the Ray that was last started on this machine, whether or not it still runs; None without one."""
+    return find_bootstrap_address(None)
 
 
 @contextlib.contextmanager
 def joined(address: str) -> Iterator[str]:
-    """Within it this process is connected to a cluster that runs; yields a line that says to which.
+    """Within it this process is connected to the cluster at HOST:PORT; yields a line that says to which.
 
-    `address`: HOST:PORT, or "auto" for `running_address`. Raises ValueError when no cluster answers there.
+    Raises NoClusterError, a ValueError with the remedy, when none answers there.
     """
-    found = running_address() if address == "auto" else address
     try:
-        _answers(found)
-        ray.init(address=found, logging_level=logging.ERROR, log_to_driver=False)
+        _answers(address)
+        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
     except OSError as error:
-        raise ValueError(
-            f"no Ray cluster answers at {found} ({error}): start it with `ray up` or `ray start --head`, "
+        raise NoClusterError(
+            f"no Ray cluster answers at {address} ({error}): start it with `ray up` or `ray start --head`, "
             "or take --address local"
         ) from error
     try:
         total = ray.cluster_resources()
         yield (
-            f"Joined the Ray cluster at {found}: {len(ray.nodes())} node(s), "
+            f"Joined the Ray cluster at {address}: {len(ray.nodes())} node(s), "
             f"{total.get('CPU', 0):g} CPUs, {total.get('GPU', 0):g} GPUs."
         )
     finally:
         ray.shutdown()
 
 
-def _answers(address: str | None) -> None:
+def _answers(address: str) -> None:
     """Raises OSError unless a Ray head answers at HOST:PORT. `ray.init` itself retries a dead address without end."""
-    host, _, port = (address or "").rpartition(":")
+    host, _, port = address.rpartition(":")
     if not port.isdigit():
         return
     socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
     # A port that somebody else has taken since accepts connections as well.
-    check = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", str(address)]
+    check = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
     try:
         if subprocess.run(check, timeout=HEALTH_CHECK_SECONDS, capture_output=True).returncode == 0:
             return

@@ -82,11 +82,21 @@ def run(options: SweepOptions, grid: Grid, command: str) -> int:
 
 
 def _find_site(options: SweepOptions, stack: contextlib.ExitStack, console: Console) -> Site:
-    """Join the cluster that is asked for, until the stack closes; or describe this machine."""
-    if options.address == "local" or (options.address == "auto" and cluster.running_address() is None):
-        device = cluster.this_machines_device(options.run.device, options.gpus_per_worker or 1.0)
-        return Site(joined=False, nodes=[cluster.own_resources()], device=device, measure=probe.measured_here)
-    console.print(stack.enter_context(cluster.joined(options.address)), highlight=False)
+    """Join the cluster that is asked for or that is there, until the stack closes; or describe this machine."""
+    given = cluster.given_address(options.address)
+    if given == "local":
+        return _here(options)
+    try:
+        address = given or cluster.last_started()
+        if address is None:
+            return _here(options)
+        console.print(stack.enter_context(cluster.joined(address)), highlight=False)
+    except cluster.NoClusterError:
+        if given is not None:
+            raise
+        # Files of a Ray that has ended, or of somebody else's, are no reason to refuse.
+        console.print(f"The Ray that was started here last ({address}) does not answer: it is not joined.")
+        return _here(options)
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     on_gpu = sum_of(nodes)["GPU"] > 0 and options.run.device in ("auto", "cuda")
     resources = options.resources(depth=1, on_gpu=on_gpu)
@@ -96,6 +106,11 @@ def _find_site(options: SweepOptions, stack: contextlib.ExitStack, console: Cons
         device=cluster.find_device(options.run.device, resources),
         measure=probe.measured_on_cluster,
     )
+
+
+def _here(options: SweepOptions) -> Site:
+    device = cluster.this_machines_device(options.run.device, options.gpus_per_worker or 1.0)
+    return Site(joined=False, nodes=[cluster.own_resources()], device=device, measure=probe.measured_here)
 
 
 def _probe(configs: Sequence[TrainConfig], options: SweepOptions, site: Site) -> list[float]:

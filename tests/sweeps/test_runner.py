@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import struct
 import subprocess
 import sys
@@ -144,6 +145,27 @@ def test_early_stopping_keeps_the_best_and_its_neighbours(
         assert done == set(lrs[i - 1 : i + 2])
     decisions = json.loads((tmp_path / "s" / "asha.json").read_text())["decisions"]
     assert {(d["run_id"], d["keep"]) for d in decisions} == {(rows[lr, 30].run_id, lr in done) for lr in lrs}
+
+
+def test_a_ray_that_does_not_answer_any_more_is_joined_only_where_it_was_asked_for(
+    make_sweep: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        gone = f"127.0.0.1:{taken.getsockname()[1]}"
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text(gone)  # as a `ray start` leaves it
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    options, grid = make_sweep(dry_run=True, address="auto")
+    assert runner.run(options, grid, "the command") == 0
+    printed = capsys.readouterr().out
+    assert f"({gone}) does not answer: it is not joined" in printed
+    assert "4 trials" in printed
+    with pytest.raises(ValueError, match=f"no Ray cluster answers at {gone}"):
+        runner.run(replace(options, address=gone), grid, "the command")
+    monkeypatch.setenv("RAY_ADDRESS", gone)
+    with pytest.raises(ValueError, match=f"no Ray cluster answers at {gone}"):
+        runner.run(options, grid, "the command")
 
 
 def test_trials_that_differ_in_another_lr_are_judged_apart(make_sweep: Make) -> None:
