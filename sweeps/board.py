@@ -28,6 +28,8 @@ class PlannedCell:
     flops: float
     """From the fork before to the end of this budget's branch."""
     budget_index: int
+    setting: str
+    """What tells its trial from others of the size."""
 
 
 def planned_cells(trials: Iterable[Trial]) -> list[PlannedCell]:
@@ -39,6 +41,7 @@ def planned_cells(trials: Iterable[Trial]) -> list[PlannedCell]:
             lr=t.lr,
             flops=segment_flops(t, i),
             budget_index=i,
+            setting=t.setting,
         )
         for t in trials
         for i, b in enumerate(t.plan.budgets)
@@ -61,6 +64,8 @@ class Line:
     """Not within the limit of the sweep."""
     best_loss: float | None
     best_lr: float | None
+    best: str
+    """LR, seed and other settings of the best, in words; empty where there is none."""
 
 
 class Board:
@@ -143,9 +148,16 @@ class Board:
                     over_limit=states.count("budget"),
                     best_loss=None if best is None else self.losses[best],
                     best_lr=None if best is None else self.cells[best].lr,
+                    best="" if best is None else self._in_words(best),
                 )
             )
         return found
+
+    def _in_words(self, key: tuple[str, int]) -> str:
+        best = self.cells[key]
+        lrs = {c.lr for c in self.cells.values() if (c.depth, c.tokens) == (best.depth, best.tokens)}
+        edge = {max(lrs): ", the highest LR of the grid", min(lrs): ", the lowest LR of the grid"}
+        return best.setting + (edge.get(best.lr, "") if len(lrs) > 1 else "")
 
     def flops(self, *statuses: CellStatus) -> float:
         return sum(self.cells[k].flops for k, s in self.status.items() if s in statuses)

@@ -81,6 +81,13 @@ class Trial:
     def depth(self) -> int:
         return self.config.model.depth
 
+    @property
+    def setting(self) -> str:
+        """What tells it from others of its size, in words: LR, seed and the values on extra axes."""
+        rest = "".join(f" {path.rpartition('.')[2]} {value}" for path, value in self.axes)
+        seed = f" seed {self.config.seed}" if self.config.seed else ""
+        return f"lr {self.lr:.4g}{seed}{rest}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Refused:

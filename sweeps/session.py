@@ -289,7 +289,5 @@ class Session:
 
 
 def describe(trial: Trial) -> str:
-    """A trial in a line for people: its size, LR and what else tells it from its neighbours."""
-    rest = "".join(f" {path.rpartition('.')[2]} {value}" for path, value in trial.axes)
-    seed = f" seed {trial.config.seed}" if trial.config.seed else ""
-    return f"d{trial.depth} lr {trial.lr:.4g}{seed}{rest}"
+    """A trial in a line for people."""
+    return f"d{trial.depth} {trial.setting}"

@@ -16,9 +16,9 @@ def last_lines(root: str, board: Board, remedy: Remedy, *, interrupted: bool) ->
     counts = {name: board.count(name) for name in ("done", "stopped", "diverged", "failed", "budget", "waiting")}
     lines = ["", f"{len(board.cells)} budgets: " + ", ".join(f"{n} {name}" for name, n in counts.items() if n)]
     for line in board.lines():
-        if line.best_loss is not None and line.best_lr is not None:
+        if line.best_loss is not None:
             where = f"d{line.depth} {compact(line.tokens):>6} tokens"
-            lines.append(f"  {where}: val_loss {line.best_loss:.4f} at lr {line.best_lr:.4g}")
+            lines.append(f"  {where}: val_loss {line.best_loss:.4f} at {line.best}")
     for (run_id, tokens), status in board.status.items():
         if status in ("failed", "diverged"):
             reason = board.reasons.get((run_id, tokens), "no reason known")

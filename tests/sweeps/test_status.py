@@ -21,7 +21,9 @@ from tinyllm import record
 from tinyllm.record import RunRecord, Status
 
 CELLS = [
-    PlannedCell(run_id=f"d2-{lr}", tokens=tokens, depth=2, lr=lr, flops=float(tokens), budget_index=i)
+    PlannedCell(
+        run_id=f"d2-{lr}", tokens=tokens, depth=2, lr=lr, flops=float(tokens), budget_index=i, setting=f"lr {lr} wd 1"
+    )
     for lr in (0.01, 0.02)
     for i, tokens in enumerate((100, 300))
 ]
@@ -42,6 +44,8 @@ def test_lines_count_each_cell_once_and_name_the_best_lr() -> None:
     assert (at_100.done, at_100.running, at_100.waiting, at_100.best_lr) == (2, 0, 0, 0.02)
     assert (at_300.done, at_300.running, at_300.waiting, at_300.best_lr) == (1, 1, 0, 0.01)
     assert b.share_done == pytest.approx(500 / 800)
+    assert at_100.best == "lr 0.02 wd 1, the highest LR of the grid"
+    assert at_300.best == "lr 0.01 wd 1, the lowest LR of the grid"
 
 
 @pytest.mark.parametrize(
