@@ -34,6 +34,7 @@ from tinyllm.recorder import reached_budgets
 from tinyllm.rules import with_corpus
 from tinyllm.worker import Job, corpus_facts
 
+SAVES = 10  # checkpoints of a run that leaves `save_every` open, so that a killed one loses a tenth of it at most
 RUN_FILE = "run.json"  # the config of the run that a directory holds
 OTHER_DIRECTORY = "choose another directory (--name; from Python: out=)"
 
@@ -149,6 +150,8 @@ def train(
     _refuse_too_large(config, device, world)
     batching.device_rows(prepared.plan, config, world, options.device_batch_size, hardware.memory_bytes(device))
     tasks_of(options, prepared.corpus)
+    if options.save_every is None:
+        options = replace(options, save_every=-(-prepared.plan.budgets[-1].steps // SAVES))
     job = Job(config=config, options=options, root=storage.absolute(out))
     storage.check_writable(job.root, flag="--out (from Python: out=)")
     with storage.locked(job.root, lambda: _refuse_second(job.root)):

@@ -34,8 +34,8 @@ class RunOptions:
     """In-context tasks: a directory or URI in the format of DCLM's evaluation, evaluated at the end of each budget."""
     core_every: int = 0
     """Steps between evaluations of --core-data; 0 = only where a budget ends."""
-    save_every: int = 0
-    """Steps between checkpoints; 0 = at forks and at the end alone."""
+    save_every: Absent[int] = None
+    """Steps between checkpoints; 0 = at forks alone. Default: ten in a run of `tinyllm train`, 0 in a sweep's."""
     keep: int = 2
     """Newest checkpoints kept beside those still needed."""
     keep_forks: Literal["all", "last"] = "all"
@@ -55,7 +55,7 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         for name in ("log_every", "eval_every", "sample_every", "core_every", "save_every"):
-            if getattr(self, name) < 0:
+            if (getattr(self, name) or 0) < 0:
                 raise ValueError(f"{name} {getattr(self, name)} must be 0 (off) or more steps")
         for name in ("device_batch_size", "stop_after", "peak_tflops"):
             value = getattr(self, name)

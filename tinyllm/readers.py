@@ -50,7 +50,7 @@ class Saver:
 
     def _is_due(self, event: StepDone) -> bool:
         every = self.options.save_every
-        return bool(every) and (event.step % every == 0 or event.ends_branch)
+        return every is not None and every > 0 and (event.step % every == 0 or event.ends_branch)
 
 
 class Bookkeeper:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -403,3 +404,43 @@ def history(file: Path) -> list[dict[str, object]]:
             row = {(i.key or "/".join(i.nested_key)): json.loads(i.value_json) for i in record.history.item}
             rows.append({**row, "_step": record.history.step.num})
     return rows
+
+
+def test_a_killed_run_goes_on_by_default_close_to_where_it_stood(zipf_path: str, tmp_path: Path) -> None:
+    code = """
+import os, signal, sys
+from tinyllm import launch
+from tinyllm.config import DataConfig, ModelConfig, OptimConfig, TrainConfig
+from tinyllm.horizon import Horizon
+
+def echo(line):
+    print(line, flush=True)
+    if " step 70/" in line and sys.argv[3] == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+launch.train(
+    TrainConfig(
+        model=ModelConfig(depth=2, aspect_ratio=16, target_head_dim=16),
+        optim=OptimConfig(lr=0.02, total_batch_size=512, warmup_tokens=2048),
+        data=DataConfig(data=sys.argv[1], eval_tokens=640),
+        horizons=(Horizon(value=100, unit="steps"),),
+    ),
+    out=sys.argv[2],
+    echo=echo,
+)
+"""
+
+    def run(out: str, kill: str, code_wanted: int) -> str:
+        argv = [sys.executable, "-c", code, zipf_path, str(tmp_path / out), kill]
+        ended = subprocess.run(argv, check=False, capture_output=True, text=True)
+        assert ended.returncode == code_wanted, ended.stderr
+        return ended.stdout
+
+    run("killed", "kill", -signal.SIGKILL)
+    gone_on = run("killed", "", 0)
+    assert "continuing from" in gone_on
+    assert " step 60/" not in gone_on and " step 70/" in gone_on  # without, it has no checkpoint before the fork at 80
+    run("undisturbed", "", 0)
+    assert [r.val_loss for r in read(str(tmp_path / "killed"))] == [
+        r.val_loss for r in read(str(tmp_path / "undisturbed"))
+    ]
