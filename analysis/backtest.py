@@ -105,9 +105,8 @@ def held_out(points: Points, budgets: int) -> np.ndarray:
     budget = by_tokens if by_tokens.max() <= by_flops.max() else by_flops
     count = int(budget.max()) + 1
     if budgets < 1 or count - budgets < 2:
-        raise ValueError(
-            f"cannot hold out {budgets} of {count} budgets: 2 must be left to fit, so hold out fewer or run more"
-        )
+        remedy = "hold out fewer or run more" if count > 2 else "run more"
+        raise ValueError(f"cannot hold out {budgets} of {count} budgets: 2 must be left to fit, so {remedy}")
     return budget >= count - budgets
 
 

@@ -73,7 +73,7 @@ def fit_lr_optimum(runs: Runs, *, level: float = 0.9, draws: int = 1000, seed: i
     Only bracketed minima count; the others are left out as `optimum_outside_grid`. A size or token count that does
     not vary gets exponent 0, and so do both where there are too few minima to tell: then status is NOT_IDENTIFIED
     and the law is the geometric mean of what there is; `settings["bound"]` says what that is where none is bracketed.
-    ValueError when no row states its LR.
+    `draws` samples of the law serve the intervals of an LR; 0: none. ValueError when no row states its LR.
     """
     cells = optima(runs)
     if cells.empty:
@@ -103,7 +103,7 @@ def fit_lr_optimum(runs: Runs, *, level: float = 0.9, draws: int = 1000, seed: i
         detail = f"{len(kept)} bracketed minima do not show {' and '.join(missing) or 'the exponents'}: taken as 0"
         warnings.append(Warn(kind=Caveat.FEW_SIZES, detail=detail))
     fitted = dict(zip(names, line.coef, strict=True))
-    sampled = _draws(names, line.draws(draws, seed), log_n.mean(), log_d.mean()) if identified and line.spare else {}
+    sampled = _draws(names, line.draws(draws, seed), log_n.mean(), log_d.mean()) if identified and line.spare and draws else {}
     return Fit(
         law=LrLaw(**{k: float(v[0]) for k, v in _draws(names, line.coef[None], log_n.mean(), log_d.mean()).items()}),
         status=Status.CONVERGED if identified else Status.NOT_IDENTIFIED,

@@ -108,7 +108,7 @@ def study(
             refusals[name] = str(refusal)
     headline = _headline(fits, refusals)
     try:
-        lr: Fit[LrLaw] | None = fit_lr_optimum(runs, level=level, seed=seed)
+        lr: Fit[LrLaw] | None = fit_lr_optimum(runs, level=level, draws=bootstrap, seed=seed)
     except ValueError as refusal:
         lr, refusals["learning rate"] = None, str(refusal)
     surface = fits["surface"]

@@ -13,6 +13,8 @@ from analysis.result import Caveat, Fit, Interval, Status
 from analysis.study import Study
 from analysis.trials import Trial
 
+NOT_KNOWN = "not known"
+
 
 def verdict(study: Study) -> list[str]:
     """What must be read before any number of the report: sentences, none where the surface is identified."""
@@ -32,7 +34,7 @@ def verdict(study: Study) -> list[str]:
     if surface.status != Status.CONVERGED:
         known = f" (90 % interval {span(surface.intervals['E'])})" if "E" in surface.intervals else ""
         said.append(f"The surface ended {surface.status}: its floor E is not quoted{known}.")
-    if isinstance(study.fit.law, OptimalPath):
+    if isinstance(study.fit.law, OptimalPath) and any(loss_words(advice) != NOT_KNOWN for advice in study.advice):
         said.append(
             f"The {study.headline} has no floor: from the largest run on its losses and their intervals are too low."
         )
@@ -46,14 +48,14 @@ def verdict(study: Study) -> list[str]:
 def lr_words(advice: Advice) -> str:
     """The peak LR advised: a value, or what is known of it instead."""
     if advice.lr is None:
-        return "not known"
+        return NOT_KNOWN
     value = number(advice.lr.value, 2)
     if advice.lr_bound == "only":
         return f"not known: {value} is the only one tried"
     if advice.lr_bound:
         return f"{advice.lr_bound} {value} at the sizes tried: it lies at the edge of the grid"
     interval = advice.lr.interval
-    known = interval is not None and np.isfinite([interval.low, interval.high]).all()
+    known = interval is None or np.isfinite([interval.low, interval.high]).all()
     return value if known else f"near {value}, where it was best among those tried"
 
 
@@ -70,7 +72,7 @@ def loss_words(advice: Advice) -> str:
     interval = advice.loss.interval
     if advice.identified:
         return f"{advice.loss.value:.4f} ({span(interval, 5)})"
-    return "not known" if interval is None or not np.isfinite(interval.high) else span(interval, 5)
+    return NOT_KNOWN if interval is None or not np.isfinite(interval.high) else span(interval, 5)
 
 
 def why(trial: Trial) -> str:

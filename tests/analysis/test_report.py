@@ -221,16 +221,26 @@ def test_what_is_not_identified_is_said_before_any_number(sample_runs):
     for part in (
         "do not identify what is compute-optimal (envelope: NOT_IDENTIFIED)",
         "floor E is not quoted",
-        "no floor",
     ):
         assert part in said
+    # Of losses that are not quoted there is nothing to say.
+    assert "their intervals are too low" not in said
 
 
 def test_a_plain_table_gives_a_report(tmp_path, sample_runs):
     bare = sample_runs.measured[["n", "d", "loss"]].rename(columns={"n": "n_params", "d": "tokens"})
     result = study(load(bare), bootstrap=50)
-    text = Path(report.write(result, tmp_path).markdown).read_text()
-    assert "no_ladder" in text
+    files = report.write(result, tmp_path)
+    assert "no_ladder" in Path(files.markdown).read_text()
+    headline = re.search(r'class="big">(.*?)</p>', Path(files.html).read_text(), re.DOTALL).group(1)
+    assert re.search(r"train\s+[\d.]+[kMB] parameters\s+on [\d.]+[kMB] tokens", headline), headline
+
+
+def test_without_resamples_no_interval_is_quoted(sample_runs, tmp_path):
+    result = study(sample_runs, bootstrap=0)
+    assert [advice.lr.interval for advice in result.advice] == [None] * 3
+    table = Path(report.write(result, tmp_path).markdown).read_text().split("## What to train")[1].split("\n\n")[1]
+    assert "…" not in table and table.count("no interval") == 3 * len(result.advice)
 
 
 def test_numbers_for_people():
