@@ -140,6 +140,7 @@ class Export:
 def prepare(args: Prepare) -> None:
     from dataclasses import asdict
 
+    from tinyllm.config import DataConfig
     from tinyllm.corpus import prepare as prepare_corpus
     from tinyllm.show import human
 
@@ -149,6 +150,11 @@ def prepare(args: Prepare) -> None:
     manifest = prepare_corpus(options.pop("source"), options.pop("out"), **options)
     print(f"{args.out}: {manifest.name}, {human(manifest.train_tokens)} training tokens, digest {manifest.digest}")
     print(f"vocabulary {manifest.vocab_size}, {manifest.seq_len} tokens a row, {manifest.licence}")
+    if manifest.val_tokens < (asked := DataConfig().eval_tokens):
+        print(
+            f"warning: {manifest.val_tokens:,} tokens for validation, fewer than the {asked:,} of --eval-tokens: "
+            "the losses of all runs will share its error of sampling; a larger --val-fraction or more text helps"
+        )
     print(f"train with: tinyllm train --data {args.out} --depth 4")
 
 

@@ -97,7 +97,12 @@ def _facts_on_paper(asked: TrainConfig) -> tuple[CorpusFacts, list[str]]:
         if vocab_size is None:
             raise
         supposed = CorpusFacts(
-            name="on paper", digest="", vocab_size=vocab_size, seq_len=seq_len, train_tokens=None, val_tokens=seq_len
+            name="on paper",
+            digest="",
+            vocab_size=vocab_size,
+            seq_len=seq_len,
+            train_tokens=None,
+            val_tokens=max(seq_len, asked.data.eval_tokens),
         )
         return supposed, [f"it can't be trained as it stands: {error}"]
     return facts, []

@@ -229,6 +229,12 @@ def plan(config: TrainConfig, *, on_paper: bool = False) -> Plan:
             f"largest / smallest budget is {budgets[-1].tokens / first.tokens:.3g}, over {WIDE_BUDGET_RATIO:g}: one "
             "batch and LR serve both, which favours some budgets; check with --separate-trunks"
         )
+    if corpus.val_tokens < config.data.eval_tokens:
+        warnings.append(
+            f"--eval-tokens {config.data.eval_tokens:,} are asked for, corpus {corpus.name!r} holds "
+            f"{corpus.val_tokens:,} for validation: the losses of all runs share its error of sampling; prepare it "
+            "with a larger --val-fraction or more text"
+        )
     return Plan(
         counts=config.model.counts,
         flops_per_token=config.model.flops_per_token,

@@ -444,3 +444,14 @@ launch.train(
     assert [r.val_loss for r in read(str(tmp_path / "killed"))] == [
         r.val_loss for r in read(str(tmp_path / "undisturbed"))
     ]
+
+
+def test_a_validation_split_smaller_than_asked_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = str(tmp_path / "corpus")
+    assert tinyllm("prepare", "zipf:V=64,s=1.5", "--seq-len", "8", "--out", corpus) == 0  # 4096 rows for validation
+    assert "warning: 32,768 tokens for validation, fewer than the 65,536" in capsys.readouterr().out
+    command = ["plan", *TINY[:-2], "--data", corpus, "--steps", "10"]
+    assert tinyllm(*command) == 0
+    assert "--eval-tokens 65,536 are asked for" in capsys.readouterr().out
+    assert tinyllm(*command, "--eval-tokens", "32768") == 0
+    assert "are asked for" not in capsys.readouterr().out
