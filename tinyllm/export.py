@@ -17,7 +17,8 @@ from tinyllm.model import ROTARY_BASE
 def export_model(checkpoint: str, out: str) -> None:
     """Write model.safetensors, config.json, model.py (a loader of its own) and, for text, tokenizer.json to `out`.
 
-    Raises ValueError when `checkpoint` is no valid checkpoint or weights directory.
+    Raises ValueError when `checkpoint` is no valid checkpoint or weights directory, and when `out` holds an export of
+    other weights.
     """
     weights, config_json, tokenizer_json = load_weights(storage.absolute(checkpoint))
     config = TrainConfig.from_json(config_json)
@@ -28,6 +29,9 @@ def export_model(checkpoint: str, out: str) -> None:
     }
     if tokenizer_json is not None:
         files["tokenizer.json"] = tokenizer_json.encode()
+    there = storage.join(storage.absolute(out), "model.safetensors")
+    if storage.exists(there) and storage.read_bytes(there) != files["model.safetensors"]:
+        raise ValueError(f"{there} holds other weights than {checkpoint}: give another --out, or delete it first")
     for name, data in files.items():
         storage.write_bytes(storage.join(storage.absolute(out), name), data)
 

@@ -255,13 +255,20 @@ def test_help_and_plan_of_every_command_load_no_torch(zipf_path: str) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
-def test_export_round_trip_without_this_package(zipf_path: str, tmp_path: Path) -> None:
+def test_export_round_trip_without_this_package(
+    zipf_path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = ["--data", zipf_path, "--out", str(tmp_path)]
     model = ["--window-pattern", "SL", "--n-kv-heads", "1", "--value-embeddings", "True"]
-    assert tinyllm("train", *TINY, *model, *out, "--steps", "10") == 0
+    assert tinyllm("train", *TINY, *model, *out, "--steps", "10", "20") == 0
     (weights,) = (tmp_path / "train" / "runs").glob("*/weights/5120")
     exported = tmp_path / "exported"
     assert tinyllm("export", str(weights), "--out", str(exported)) == 0
+    files = {path.name: path.read_bytes() for path in exported.iterdir()}
+    assert tinyllm("export", str(weights), "--out", str(exported)) == 0  # again the same
+    assert tinyllm("export", str(weights.parent / "10240"), "--out", str(exported)) == 2
+    assert "holds other weights" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in exported.iterdir()} == files
     script = (
         "import sys, json, torch; sys.path.insert(0, sys.argv[1]); import model\n"
         "assert 'tinyllm' not in sys.modules\n"
