@@ -173,7 +173,10 @@ def plan_sweep(
     sizes = {"vocab_size": base.model.vocab_size, "seq_len": base.model.seq_len}
     path = default_corpus(base.data.data, **sizes, cache=corpora)
     grid = replace(grid, base=replace(base, data=replace(base.data, data=path)))
-    cells = expand(grid, corpus_facts(Corpus.open(path)), device)
+    corpus = Corpus.open(path)
+    if isinstance(corpus, Corpus):
+        corpus.check()
+    cells = expand(grid, corpus_facts(corpus), device)
     measured = on_record(record.read(options.root), cells.trials, options.gpus_per_worker or 1.0)
     if options.probe:
         one_of_each = {t.depth: t.config for t in cells.trials if t.depth not in measured}

@@ -87,6 +87,11 @@ class Corpus:
             )
         return Tokenizer.from_json(text)
 
+    def check(self) -> None:
+        """Look at the footer of every file. Raises ValueError naming the one that is missing or damaged."""
+        for reader in (self._val, self._train):
+            reader.check()
+
     def train_rows(self, positions: np.ndarray, *, seed: int) -> np.ndarray:
         return self._train.gather(*self._order(seed).locate(positions))
 

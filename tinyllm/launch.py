@@ -151,7 +151,9 @@ def train(
     world = n_workers or (hardware.device_count(device) if arrays is None else 1)
     if arrays is not None and world > 1:
         raise ValueError(f"n_workers {world}: arrays in memory are trained on by one worker; prepare a corpus instead")
-    # What would fail in every worker is refused here, once, with its remedy.
+    # What would fail in every worker, or only at the end of a budget, is refused here, once, with its remedy.
+    if isinstance(prepared.corpus, Corpus):
+        prepared.corpus.check()
     _refuse_too_large(config, device, world)
     batching.device_rows(prepared.plan, config, world, options.device_batch_size, hardware.memory_bytes(device))
     tasks_of(options, prepared.corpus)

@@ -107,7 +107,8 @@ class Narrator:
         self.tracker.read(event)
 
     def failed(self, error: Exception) -> None:
-        self.log.line(f"FAILED: {type(error).__name__}: {error}")
+        # In the caller's process whoever called is told by the exception; a group's may be swallowed by a retry.
+        self.log.line(f"FAILED: {type(error).__name__}: {error}", echo=ranks.world_size() > 1)
 
     def close(self) -> None:
         self.tracker.close()

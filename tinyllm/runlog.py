@@ -33,8 +33,8 @@ class RunLog:
         self._lines: list[str] = []
         self._earlier: bytes | None = None
 
-    def line(self, text: str) -> None:
-        if self.echo is not None:
+    def line(self, text: str, *, echo: bool = True) -> None:
+        if echo and self.echo is not None:
             self.echo(text)
         self._lines.append(f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime())} {text}\n")
         if storage.is_local(self.path):

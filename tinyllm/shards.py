@@ -68,7 +68,7 @@ class ShardReader:
     """
 
     def __init__(self, root: str, shards: Sequence[Shard]) -> None:
-        self._root = root
+        self._root, self._shards = root, shards
         self._groups = [(shard, index) for shard in shards for index in range(-(-shard.rows // shard.row_group_rows))]
         self.row_group_rows = np.array(
             [min(shard.row_group_rows, shard.rows - i * shard.row_group_rows) for shard, i in self._groups], np.int64
@@ -84,6 +84,12 @@ class ShardReader:
         Raises ValueError naming the file and the remedy when its bytes are missing, damaged or not the manifest's.
         """
         return self._read(group)
+
+    def check(self) -> None:
+        """Look at the footer of every shard, not at its rows. Raises ValueError as `read`."""
+        for shard in self._shards:
+            file, _ = self._checked_file(shard)
+            file.close()
 
     def gather(self, groups: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Ids of given rows of given groups, shape (len(rows), seq_len + 1)."""
@@ -129,9 +135,11 @@ class ShardReader:
     def _damaged(self, shard: Shard, reason: str) -> ValueError:
         path = storage.join(self._root, shard.file)
         command = prepare_command("SOURCE", self._root)
+        there = storage.exists(path)
+        state, remedy = (f"damaged: {reason}", "delete that file and run") if there else ("missing", "run")
         return ValueError(
-            f"shard {path} is missing or damaged: {reason}; delete that file and run `{command}` with the "
-            f"options that made this corpus: it rebuilds what is missing"
+            f"shard {path} is {state}; {remedy} `{command}` with the options that made this corpus: it rebuilds what "
+            "is missing"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -462,3 +463,35 @@ def test_a_validation_split_smaller_than_asked_is_warned_of(tmp_path: Path, caps
     assert "--eval-tokens 65,536 are asked for" in capsys.readouterr().out
     assert tinyllm(*command, "--eval-tokens", "32768") == 0
     assert "are asked for" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_a_damaged_shard_is_refused_once_before_anything_is_trained(
+    text_path: str, tmp_path: Path, split: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = tmp_path / "corpus"
+    shutil.copytree(text_path, corpus)
+    (shard,) = corpus.glob(f"{split}-*.parquet")
+    shard.write_bytes(shard.read_bytes()[:-100])
+    command = ["train", *TINY, "--data", str(corpus), "--out", str(tmp_path), "--steps", "10"]
+    assert tinyllm(*command) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count(f"{shard.name} is damaged") == 1
+    assert not (tmp_path / "train").exists()
+
+
+def test_what_fails_in_the_run_is_told_once_and_stays_in_the_log(
+    text_path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = tmp_path / "corpus"
+    shutil.copytree(text_path, corpus)
+    (shard,) = corpus.glob("val-*.parquet")
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1  # among the ids: the footer is sound
+    shard.write_bytes(data)
+    assert tinyllm("train", *TINY, "--data", str(corpus), "--out", str(tmp_path), "--steps", "10") == 2
+    printed = capsys.readouterr()
+    assert (printed.out + printed.err).count("is damaged") == 1
+    (log,) = (tmp_path / "train" / "runs").glob("*/log.txt")
+    assert "FAILED: ValueError: shard" in log.read_text()

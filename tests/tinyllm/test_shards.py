@@ -77,7 +77,7 @@ def test_a_flipped_bit_is_found_and_the_file_is_named(tmp_path, where):
     flip_bit(tmp_path / "train-00001.parquet", where)
     reader = ShardReader(str(tmp_path), written)
     reader.slice(0, 16)
-    with pytest.raises(ValueError, match=r"train-00001.parquet is missing or damaged.*delete that file and run `tiny"):
+    with pytest.raises(ValueError, match=r"train-00001.parquet is damaged: .*delete that file and run `tiny"):
         reader.slice(16, 32)
 
 
@@ -91,7 +91,7 @@ def test_no_flipped_bit_gives_other_ids(tmp_path, offset, bit):
     try:
         read = ShardReader(str(tmp_path), written).read(0)
     except ValueError as error:
-        if "train-00000.parquet is missing or damaged" not in str(error):
+        if "train-00000.parquet is damaged" not in str(error):
             raise
     else:
         assert np.array_equal(read, rows)
@@ -104,13 +104,22 @@ def flip_bit(path, where, bit=0):
 
 
 @pytest.mark.parametrize(
-    "damage", [lambda path: path.unlink(), lambda path: path.write_bytes(path.read_bytes()[:-100])]
+    ("damage", "told"),
+    [
+        (lambda path: path.unlink(), r"train-00001.parquet is missing; run `tinyllm prepare"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-100]), r"train-00001.parquet is damaged: .*delete that"),
+    ],
 )
-def test_a_missing_or_cut_file_is_named(tmp_path, damage):
-    _, written = make(tmp_path, [8])
-    damage(tmp_path / "train-00000.parquet")
-    with pytest.raises(ValueError, match=r"train-00000.parquet is missing or damaged"):
-        ShardReader(str(tmp_path), written).read(0)
+def test_a_missing_or_cut_file_is_named_by_a_look_at_the_footers(tmp_path, damage, told):
+    _, written = make(tmp_path, [8, 8])
+    reader = ShardReader(str(tmp_path), written)
+    reader.check()
+    damage(tmp_path / "train-00001.parquet")
+    reader = ShardReader(str(tmp_path), written)
+    reader.read(0)
+    for look in (reader.check, lambda: reader.read(1)):
+        with pytest.raises(ValueError, match=told):
+            look()
 
 
 def test_a_whole_file_of_other_content_is_refused(tmp_path):
