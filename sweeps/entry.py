@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import tyro
 
 from sweeps.options import SweepOptions
+from tinyllm.arguments import reader_may_leave
 
 
 def main(kind: type[SweepOptions], argv: Sequence[str] | None = None) -> None:
@@ -17,9 +18,10 @@ def main(kind: type[SweepOptions], argv: Sequence[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else list(argv)
     spec = sys.modules[kind.__module__].__spec__
     program = f"python -m {spec.name if spec is not None else kind.__module__}"
-    options = tyro.cli(
-        kind, args=argv, prog=program, description=inspect.getdoc(kind), config=(tyro.conf.DisallowNone,)
-    )
+    with reader_may_leave():
+        options = tyro.cli(
+            kind, args=argv, prog=program, description=inspect.getdoc(kind), config=(tyro.conf.DisallowNone,)
+        )
     command = f"{program} {shlex.join(argv)}"
     try:
         grid = options.grid()

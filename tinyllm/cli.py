@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import tyro
 
 from tinyllm import presets, storage
-from tinyllm.arguments import ConfigArguments, parse
+from tinyllm.arguments import ConfigArguments, parse, reader_may_leave
 from tinyllm.flags import Absent, Lifted
 from tinyllm.options import RunOptions
 
@@ -251,16 +251,19 @@ def main(argv: Sequence[str] | None = None) -> None:
         "export": (Export, export),
     }
     if not argv or argv[0] in ("-h", "--help") or argv[0] not in runners:
-        print("usage: tinyllm COMMAND [OPTIONS]\n")
-        print("\n".join(f"  {name:8} {what}" for name, what in COMMANDS.items()))
-        print("\n`tinyllm COMMAND --help` lists the options of a command.")
+        with reader_may_leave():
+            print("usage: tinyllm COMMAND [OPTIONS]\n")
+            print("\n".join(f"  {name:8} {what}" for name, what in COMMANDS.items()))
+            print("\n`tinyllm COMMAND --help` lists the options of a command.")
         if argv and argv[0] not in ("-h", "--help"):
             print(f"\nerror: there is no command {argv[0]!r}", file=sys.stderr)
             sys.exit(2)
         sys.exit(0 if argv else 2)
     arguments, runner = runners[argv[0]]
     try:
-        sys.exit(runner(parse(arguments, argv[1:], prog=f"tinyllm {argv[0]}", presets=presets.PRESETS)))
+        with reader_may_leave():
+            args: object = parse(arguments, argv[1:], prog=f"tinyllm {argv[0]}", presets=presets.PRESETS)
+        sys.exit(runner(args))
     except KeyboardInterrupt:
         goes_on = "; the same command goes on" if argv[0] in ("prepare", "train") else ""
         print(f"interrupted{goes_on}", file=sys.stderr)
@@ -268,3 +271,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

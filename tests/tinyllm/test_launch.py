@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -495,3 +496,16 @@ def test_what_fails_in_the_run_is_told_once_and_stays_in_the_log(
     assert (printed.out + printed.err).count("is damaged") == 1
     (log,) = (tmp_path / "train" / "runs").glob("*/log.txt")
     assert "FAILED: ValueError: shard" in log.read_text()
+
+
+@pytest.mark.parametrize("module", ["tinyllm", "tinyllm.cli"])
+def test_the_commands_run_as_modules_and_help_may_be_cut_off(module: str) -> None:
+    command = [sys.executable, "-m", module]
+    listed = subprocess.run([*command, "--help"], check=True, capture_output=True, text=True)
+    assert "usage: tinyllm COMMAND" in listed.stdout
+    for arguments in (["--help"], ["train", "--help"]):
+        reading, writing = os.pipe()
+        os.close(reading)  # the reader is gone before the first line
+        ended = subprocess.run([*command, *arguments], stdout=writing, stderr=subprocess.PIPE, text=True)
+        os.close(writing)
+        assert ended.stderr == ""
