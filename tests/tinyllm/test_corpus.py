@@ -254,7 +254,7 @@ def test_a_changed_tokenizer_is_noticed(source, corpus, tmp_path):
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("only one document", {"vocab_size": 257}, "0 rows of train data|0 rows of val data"),
+        ("only one document", {"vocab_size": 257}, "is a single document.* --documents paragraphs"),
         ("\n".join(DOCUMENTS), {"vocab_size": 5000}, "--vocab-size 5000 is more than this text can fill"),
         ("\n".join(DOCUMENTS), {"val_fraction": 1e-6}, r"give 0 rows of val data, at least 8 .* --val-fraction"),
         ("\n".join(DOCUMENTS), {"seq_len": 1}, "--seq-len 1: a row needs at least 2"),
@@ -270,6 +270,18 @@ def test_data_that_cannot_serve_is_refused_and_leaves_the_way_free(text, options
     with pytest.raises(ValueError, match=message):
         prepare(str(tmp_path / "bad.txt"), out, documents="lines", **SMALL | options)
     assert prepare(source, out, shards=5, **SMALL).digest == corpus.manifest.digest
+
+
+def test_one_file_that_is_one_document_is_refused_before_ray_starts(tmp_path, monkeypatch):
+    (tmp_path / "book.txt").write_text("A book.\n\nIts second paragraph.\n" * 100)
+
+    def never(*args):
+        raise AssertionError("started to read")
+
+    monkeypatch.setattr("tinyllm.pipeline.running_ray", never)
+    with pytest.raises(ValueError, match=r"single document.* --documents paragraphs"):
+        prepare(str(tmp_path / "book.txt"), str(tmp_path / "out"), **SMALL)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_bad_line_behind_a_good_first_file_is_named(tmp_path):
