@@ -120,7 +120,7 @@ def measured_flops_per_second(root: str, depth: int) -> float:
     )
 
 
-LEGEND = "val, train: loss, nats a token; bits a byte of text; CORE: mean centred accuracy"
+LEGEND = "val: nats a token; mean: of the training loss, lags; bits a byte; CORE: centred"
 
 
 def summary_table(rows: Sequence[RunRecord]) -> Table:
@@ -160,7 +160,7 @@ def _columns(rows: Sequence[RunRecord]) -> dict[str, list[str]]:
         "status": [r.status for r in rows],
         "val": figures((r.val_loss for r in rows), ".4f"),
         "bits": figures((r.val_bpb for r in rows), ".3f"),
-        "train": figures((r.train_loss for r in rows), ".4f"),
+        "mean": figures((r.train_loss for r in rows), ".4f"),
         "CORE": figures((r.core for r in rows), ".4f"),
         "FLOPs": [f"{r.flops:.3g}" for r in rows],
         "tok/s": ["-" if r.tokens_per_second is None else human(r.tokens_per_second) for r in rows],

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sweeps import grids
 from sweeps.depth_grid import DepthGrid
 from sweeps.grid import Device, Grid, expand
 from sweeps.options import SweepOptions, fill
@@ -63,6 +65,13 @@ def test_a_grid_of_ones_own_is_a_function_named_on_the_command_line(
         DepthGrid(preset="large").grid()
     with pytest.raises(ValueError, match=r"--preset my_grids:wide: .*has no attribute 'wide'"):
         DepthGrid(preset="my_grids:wide").grid()
+
+
+def test_a_single_model_of_the_smoke_preset_takes_an_lr_of_its_grid() -> None:
+    """Not the rule's .00125, tuned for models twenty times as wide."""
+    assert grids.smoke().base.optim.lr in grids.smoke().lrs
+    trials = expand(grids.smoke(), replace(CORPUS, vocab_size=1024, seq_len=256, train_tokens=3_000_000), CPU).trials
+    assert {t.lr for t in trials} == set(grids.smoke().lrs)
 
 
 def test_cells_that_cannot_be_run_are_refused_with_the_reason_and_the_rest_goes_on() -> None:
