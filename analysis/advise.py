@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import t as student
 
+from analysis.inputs import is_positive
 from analysis.ladder import Rung, rungs
 from analysis.laws import FloatArray, KaplanSurface, LossSurface, LrLaw, OptimalPath
 from analysis.lr import Bound
@@ -74,7 +75,7 @@ def optimum(
     the interval of N* spans more than a factor of `WIDE`, the warning WIDE_INTERVAL says that this is no advice.
     """
     given = {name: value for name, value in (("flops", flops), ("n", n), ("d", d)) if value is not None}
-    if len(given) != 1 or not 0 < next(iter(given.values())) < np.inf:
+    if len(given) != 1 or not is_positive(next(iter(given.values()))):
         raise ValueError(f"give exactly one positive number of flops=, n=, d=; got {given}")
     law = fit.law
     if not isinstance(law, LossSurface | KaplanSurface | OptimalPath):
@@ -95,7 +96,10 @@ def optimum(
     beyond = fit.extrapolation(flops=c)["flops"]
     # Ten times the largest compute is no more than FAR, however it was rounded.
     if beyond > FAR * (1 + 1e-9):
-        detail = f"{beyond:.3g} times the largest compute of the data: read the interval, then doubt it"
+        side = "times the largest" if c > fit.domain["flops"][1] else "times below the smallest"
+        # A path rests on few of the points: its own range is what it goes beyond.
+        whose = "that the line goes through" if isinstance(law, OptimalPath) else "of the data"
+        detail = f"{beyond:,.0f} {side} compute {whose}: read the interval, then doubt it"
         warnings.append(Warn(kind=Caveat.EXTRAPOLATION, detail=detail))
     n_interval = fit.interval(lambda drawn: drawn.n_opt(c), level)
     warnings += _not_identified(fit, c, n_interval)

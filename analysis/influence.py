@@ -20,7 +20,7 @@ FEW = 5
 """Points dropped together: five decided the published exponents of Hoffmann et al. 2022 (Besiroglu et al. 2024)."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Influence:
     """shift (points,): change of log N* at 10 times the largest compute when a point is left out.
 

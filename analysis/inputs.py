@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from analysis.laws import FloatArray
+
+
+def is_positive(value: object) -> bool:
+    """Whether `value` is one positive finite number."""
+    return isinstance(value, Real) and 0 < float(value) < float("inf")
 
 
 def positive(name: str, values: ArrayLike) -> FloatArray:

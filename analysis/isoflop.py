@@ -24,7 +24,7 @@ AKIMA_POINTS = 25
 AKIMA_FLOOR = 0.33
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Level:
     """One FLOPs budget. `points`: rows of the input, by size. `reason`: why it gives no minimum, or None.
 

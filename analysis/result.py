@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from analysis.inputs import is_positive
 from analysis.laws import LAWS, FloatArray, Law, parameters
 
 LawT = TypeVar("LawT", bound=Law, covariant=True)
@@ -135,7 +136,7 @@ class Prediction:
         return max(self.extrapolation.values(), default=1.0)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Fit(Generic[LawT]):
     """A law with the evidence for it.
 
@@ -171,6 +172,12 @@ class Fit(Generic[LawT]):
         ]
         kinds = ", ".join(dict.fromkeys(warn.kind for warn in self.warnings))
         return f"<Fit {'; '.join(parts)}{f'; warnings: {kinds}' if kinds else ''}>"
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both would be saved as the same text: equal in every number, draws included."""
+        return isinstance(other, Fit) and self.to_json() == other.to_json()
+
+    __hash__ = None  # type: ignore[assignment]
 
     def has(self, kind: Caveat) -> bool:
         """Whether a warning of this kind was raised."""
@@ -210,13 +217,13 @@ class Fit(Generic[LawT]):
     def predict(self, *inputs: float, level: float = 0.9) -> Prediction:
         """The law at `inputs` (n, d for a surface; flops for a path; x for a power law).
 
-        ValueError if the number of inputs is not the law's, or one is not positive.
+        ValueError if the number of inputs is not the law's, or one is not a positive finite number.
         """
         names = self.law.inputs
         if len(inputs) != len(names):
             raise ValueError(f"{type(self.law).__name__} takes {', '.join(names)}; got {len(inputs)} values")
-        if min(inputs) <= 0:
-            raise ValueError(f"inputs must be positive, got {inputs}")
+        if not all(is_positive(value) for value in inputs):
+            raise ValueError(f"inputs must be positive finite numbers, got {inputs}")
         law: Any = self.law
         return Prediction(
             value=float(law(*inputs)),

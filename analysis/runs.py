@@ -31,7 +31,7 @@ Flops = Literal["exact", "6nd"]
 LrChoice = Literal["lowest", "interpolated"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Points:
     """The points of a surface: one a (size, tokens), the best LR of each. Arrays have shape (points,).
 
@@ -65,7 +65,7 @@ class Points:
         return len(self.ids)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Rivals:
     """Every LR that was in the running, so that a bootstrap can repeat the choice. Arrays have shape (candidates,).
 
@@ -92,7 +92,7 @@ class Rivals:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Runs:
     """What was measured, in one convention of N and FLOPs.
 
@@ -292,7 +292,7 @@ def _canonical(raw: pd.DataFrame, params: Params, flops: Flops, source: str) -> 
     d = tables.counts(raw, ("planned_tokens", "tokens"), source)
     known = [name for name in (("flops",) if flops == "exact" else ()) + ("flops_6nd",) if name in raw]
     compute = tables.column(raw, known, source, positive=True) if known else 6 * n * d
-    tables.refuse_units(n, d, compute, source)
+    tables.refuse_units(n, d, compute, source, with_head=params != "non_embedding")
     loss = tables.column(raw, ("val_loss", "loss"), source)
     tables.refuse(loss, loss <= 0, source, "is not positive: a loss in nats per token is")
     lr = tables.column(raw, ("lr",), source) if "lr" in raw else pd.Series(np.nan, index=raw.index)

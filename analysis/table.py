@@ -16,6 +16,8 @@ SMALLEST_COUNT = 1000.0
 """Fewer parameters or tokens than this are thousands or millions of them, written without the factor."""
 FLOPS_OFF = 300.0
 """Exact FLOPs may be many times 6 N D where N leaves out a large output head (170 times at depth 1), not this many."""
+FLOPS_SPREAD = 10.0
+"""One row's FLOPs over 6 N D, beside the median of the table, where N counts the output head."""
 TOKENS_PER_PARAM = (1e-3, 1e6)
 """Outside it one of the two counts is probably in another unit."""
 TRUE, FALSE = {"true", "1", "1.0"}, {"false", "0", "0.0"}
@@ -110,13 +112,26 @@ def refuse(values: pd.Series, bad: pd.Series, source: str, why: str) -> None:
         raise ValueError(f"{source}: column {values.name}, row {rows[0]}: {shown} {why}{more}")
 
 
-def refuse_units(n: pd.Series, d: pd.Series, flops: pd.Series, source: str) -> None:
-    """ValueError where the FLOPs cannot be those of `n` parameters on `d` tokens."""
-    ratio = float((flops / (6 * n * d)).median())
+def refuse_units(n: pd.Series, d: pd.Series, flops: pd.Series, source: str, *, with_head: bool) -> None:
+    """ValueError where the FLOPs, of all rows or of some, cannot be those of `n` parameters on `d` tokens.
+
+    with_head: whether `n` counts the output head. Without it small models do many times 6 N D.
+    """
+    ratios = flops / (6 * n * d)
+    ratio = float(ratios.median())
     if not 1 / FLOPS_OFF <= ratio <= FLOPS_OFF:
         raise ValueError(
             f"{source}: the FLOPs are {ratio:.2g} times 6 N D (median), so one of the three is in another unit: "
             "give counts, not thousands or millions"
+        )
+    allowed = FLOPS_SPREAD if with_head else FLOPS_OFF
+    rows = np.flatnonzero((ratios > allowed * ratio) | (ratios < ratio / allowed))
+    if len(rows):
+        named = ", ".join(f"{row} ({ratios.iloc[row]:.2g})" for row in rows[:5]) + (", ..." if len(rows) > 5 else "")
+        raise ValueError(
+            f"{source}: FLOPs over 6 N D, {ratio:.2g} in the median row, is more than {allowed:g} times off in "
+            f"{len(rows)} of {len(ratios)}: row {named}: correct the FLOPs, N or D of these, leave the column out "
+            "(6 N D is taken), or, where N leaves out the output head, take --params non_embedding"
         )
 
 

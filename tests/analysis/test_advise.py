@@ -57,6 +57,11 @@ def test_extrapolation_is_stated_and_warned_of():
     assert edge.extrapolation == pytest.approx(10) and edge.warnings == ()
     assert far.extrapolation == pytest.approx(10.1) and far.loss.beyond < 10
     assert [warn.kind for warn in far.warnings] == [Caveat.EXTRAPOLATION]
+    (said,) = far.warnings
+    assert "10 times the largest compute of the data" in said.detail
+    below = optimum(FIT, flops=float((6 * N * D).min()) / 1000)
+    assert "1,000 times below the smallest compute" in below.warnings[-1].detail
+    assert below.warnings[-1].kind == Caveat.EXTRAPOLATION
     path = fit_envelope(6 * N * D, N, D, LAW.loss(N, D))
     assert optimum(path, flops=30 * path.domain["flops"][1]).extrapolation == pytest.approx(30)
 

@@ -4,11 +4,13 @@ import dataclasses
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.fit import fit_envelope, fit_power_law, fit_surface
 from analysis.laws import LossSurface, parameters
 from analysis.result import Fit, Interval
+from analysis.runs import load
 
 LAW = LossSurface(A=406.4, B=410.7, E=1.69, alpha=0.34, beta=0.28)
 N, D = (g.ravel() for g in np.meshgrid(np.geomspace(1e6, 1e8, 5), np.geomspace(1e8, 1e10, 5)))
@@ -100,12 +102,23 @@ def test_prediction_states_its_extrapolation_and_its_interval():
     assert wide.low < narrow.low < narrow.high < wide.high
 
 
+def test_fits_and_points_compare():
+    fit, other = fit_surface(N, D, LOSS, bootstrap=20), fit_surface(N, D, LOSS, bootstrap=20, seed=1)
+    assert fit == Fit.from_json(fit.to_json())
+    assert fit != other and fit != "a text"
+    points = load(pd.DataFrame({"n_params": N, "tokens": D, "loss": LOSS, "lr": 0.1}))
+    assert points == points and points.best() != points.best() and points.best().rivals != None  # noqa: E711
+
+
 def test_prediction_refuses_wrong_inputs():
     fit = fit_surface(N, D, LOSS)
     with pytest.raises(ValueError, match="LossSurface takes n, d; got 1 values"):
         fit.predict(1e7)
     with pytest.raises(ValueError, match="must be positive"):
         fit.predict(0.0, 1e9)
+    for wrong in ("a", None, [1e7], np.inf, np.nan):
+        with pytest.raises(ValueError, match="positive finite"):
+            fit.predict(wrong, 1e9)
     assert fit.predict(1e7, 1e9).interval is None
     with pytest.raises(ValueError, match=r"level=90"):
         Interval.of(np.arange(5.0), 90)

@@ -38,6 +38,8 @@ FAULTS = {
     "two corpora": ({"corpus": ["a"] * 8 + ["b"] * 8}, r"cannot be compared, of corpus a \(8 rows\), b \(8 rows\)"),
     "two vocabularies": ({"vocab_size": first(256, 512)}, r"of vocab_size 512 \(15 rows\), 256 \(1 rows\)"),
     "two contexts": ({"seq_len": first(256, 512)}, r"of seq_len 512 \(15 rows\), 256 \(1 rows\)"),
+    "one number for all FLOPs": ({"tokens": D**2 / 1e8, "flops": 1e16}, "FLOPs over 6 N D.* row 0 .*--params non_emb"),
+    "FLOPs of one row": ({"flops": np.array(first(20, 1)) * 6 * N * D}, r"10 times off in 1 of 16: row 0 \(20\)"),
 }  # fmt: skip
 
 
