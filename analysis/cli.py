@@ -11,11 +11,14 @@ import numpy as np
 import tyro
 
 from analysis import place, report
+from analysis.axes import axes
 from analysis.backtest import backtest
+from analysis.lr import optima
+from analysis.plots import size_labels
 from analysis.runs import Flops, LrChoice, Params, load
-from analysis.study import study
+from analysis.study import Study, study
 from analysis.trials import commands
-from analysis.wording import compute, formula, loss_words, lr_short, number, span, verdict
+from analysis.wording import best_lr, compute, formula, loss_words, lr_short, number, span, verdict
 
 Path = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PATH", help_behavior_hint="")]
 
@@ -72,6 +75,8 @@ class Report:
             model = f"depth {advice.depth}, " if advice.depth is not None else ""
             lr = f", lr {lr_short(advice)}" if advice.lr else ""
             print(f"{where}: {model}N {number(advice.n)}, D {number(advice.d)}{lr}, loss {loss_words(advice)}")
+        if not result.fit.determined:
+            print_choices(result)
         for where, warn in report.all_warnings(result):
             print(f"warning ({where}): {warn}")
         for command in commands(result.next_trials, runs):
@@ -120,6 +125,16 @@ class Backtest:
         )
         for warn in result.warnings:
             print(f"warning: {warn}")
+
+
+def print_choices(result: Study) -> None:
+    """The best LR of each size and token count, and which value of another setting won: known without a law."""
+    names = size_labels(result.points)
+    for row in optima(result.runs).sort_values(["n", "d"]).to_dict("records"):
+        print(f"best LR of {names[row['n']]} at {number(row['d'])} tokens: {best_lr(row)}, loss {row['loss']:.4f}")
+    for axis in axes(result.runs):
+        total = sum(axis.wins.values())
+        print(f"{axis.name}: {', '.join(f'{value} won {count} of {total}' for value, count in axis.wins.items())}")
 
 
 def check_flags(bootstrap: int, seed: int) -> None:

@@ -98,12 +98,13 @@ def fit_lr_optimum(runs: Runs, *, level: float = 0.9, draws: int = 1000, seed: i
             names.append(name)
     line = least_squares(np.column_stack(columns), y, np.ones_like(y))
     identified = len(kept) > 0 and len(names) == 3
+    drawn = identified and line.spare and draws
     if not identified:
         missing = [name for name in ("n_exponent", "d_exponent") if name not in names]
         detail = f"{len(kept)} bracketed minima do not show {' and '.join(missing) or 'the exponents'}: taken as 0"
         warnings.append(Warn(kind=Caveat.FEW_SIZES, detail=detail))
     fitted = dict(zip(names, line.coef, strict=True))
-    sampled = _draws(names, line.draws(draws, seed), log_n.mean(), log_d.mean()) if identified and line.spare and draws else {}
+    sampled = _draws(names, line.draws(draws, seed), log_n.mean(), log_d.mean()) if drawn else {}
     return Fit(
         law=LrLaw(**{k: float(v[0]) for k, v in _draws(names, line.coef[None], log_n.mean(), log_d.mean()).items()}),
         status=Status.CONVERGED if identified else Status.NOT_IDENTIFIED,

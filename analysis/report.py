@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,31 @@ import pandas as pd
 
 from analysis import place, plots, svg
 from analysis.advise import lowest_loss
+from analysis.axes import axes, by_value
+from analysis.lr import optima
 from analysis.result import Caveat, Fit
 from analysis.runs import Points, Runs
 from analysis.spending import spending
 from analysis.study import Study, left_out_counts
 from analysis.trials import commands, known_sweep
-from analysis.wording import compute, formula, loss_words, lr_short, lr_words, number, sentence, span, verdict, why
+from analysis.wording import (
+    best_lr,
+    compute,
+    formula,
+    loss_words,
+    lr_short,
+    lr_words,
+    number,
+    sentence,
+    span,
+    verdict,
+    why,
+)
 from tinyllm import storage
 from tinyllm.plan import FEW_DECAY_STEPS
+
+MOST_LR_FIGURES = 6
+"""More combinations of settings than this share one figure of their lowest losses."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +99,7 @@ def _render(template: str, values: Mapping[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = (number, compute, span, formula, sentence, lr_words, lr_short, loss_words, why)
+    filters = (best_lr, number, compute, span, formula, sentence, lr_words, lr_short, loss_words, why)
     environment.filters.update({found.__name__: found for found in filters})
     return environment.get_template(template).render(**values)
 
@@ -106,6 +124,10 @@ def context(study: Study) -> dict[str, Any]:
         "warnings": all_warnings(study),
         "left_out": left_out_counts(study.fits["surface"]),
         "law_rows": law_rows(study),
+        "lr_rows": optima(study.runs).sort_values(["n", "d"]).to_dict("records"),
+        "axes": axes(study.runs),
+        "noise_words": "within seed noise" if study.points.noise else "nothing shows the noise",
+        "size_names": plots.size_labels(study.points),
         "cost": cost(study.runs.records),
         "spending": spending(study.runs.source, study.runs.records),
         "rows": run_rows(study),
@@ -233,11 +255,12 @@ def figures(study: Study) -> list[dict[str, str]]:
         )
     if study.lr is not None:
         lr = study.lr
-        add(
-            "Learning rates",
-            "A marker a size, a dash a token count; circles mark each best LR.",
-            lambda ax: plots.lr_optimum(ax, runs),
-        )
+        for title, part in lr_curves(runs).items():
+            add(
+                title,
+                "A marker a size, a dash a token count; circles mark each best LR.",
+                partial(plots.lr_optimum, runs=part),
+            )
         add(
             "Best LR by size and budget",
             "Hollow: the best LR is not bracketed by worse ones, so only a bound is known.",
@@ -285,6 +308,19 @@ def figures(study: Study) -> list[dict[str, str]]:
             lambda ax: plots.curves(ax, runs, longest(points)),
         )
     return found
+
+
+def lr_curves(runs: Runs) -> dict[str, Runs]:
+    """Title -> runs of one LR figure: one a value where a setting beside size and LR was tried, else one of all."""
+    parts = {"Learning rates": runs}
+    for axis in axes(runs):
+        parts = {
+            f"{title}, {axis.name} {value}": some
+            for title, part in parts.items()
+            for value, some in by_value(part, axis).items()
+            if some.measured["lr"].notna().any()
+        }
+    return parts if len(parts) <= MOST_LR_FIGURES else {"Learning rates": runs}
 
 
 def longest(points: Points, count: int = 8) -> list[str]:

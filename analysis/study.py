@@ -90,7 +90,8 @@ def study(
     """Fit everything that can be fitted. `targets`: FLOPs to advise on; default 1, 10, 100 times the largest of the
     data.
 
-    ValueError when there is no loss at all, or too little for even an envelope.
+    Where there is too little for any fit the headline is a surface that is NOT_IDENTIFIED, and what was measured stands
+    for itself. ValueError when there is no loss at all.
     """
     points = runs.best(lr_choice)
     fits: dict[str, Fit[Any]] = {"surface": fit_points(points, bootstrap=bootstrap, seed=seed, level=level)}
@@ -106,7 +107,7 @@ def study(
             fits[name] = make()
         except ValueError as refusal:
             refusals[name] = str(refusal)
-    headline = _headline(fits, refusals)
+    headline = _headline(fits)
     try:
         lr: Fit[LrLaw] | None = fit_lr_optimum(runs, level=level, draws=bootstrap, seed=seed)
     except ValueError as refusal:
@@ -156,15 +157,13 @@ def study(
     )
 
 
-def _headline(fits: dict[str, Fit[Any]], refusals: dict[str, str]) -> str:
+def _headline(fits: dict[str, Fit[Any]]) -> str:
     """The surface where it is identified, since it alone knows a floor; else the envelope, else what there is."""
     order = [name for name in ("surface", "envelope", "isoflop") if name in fits]
     for name in order:
         if fits[name].status == Status.CONVERGED:
             return name
-    if len(order) > 1:
-        return order[1]
-    raise ValueError("too little to fit: " + "; ".join(f"{name}: {why}" for name, why in refusals.items()))
+    return order[min(1, len(order) - 1)]
 
 
 def disagreements(fits: dict[str, Fit[Any]], flops: float, level: float) -> list[Warn]:

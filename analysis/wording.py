@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from analysis import plots
 from analysis.advise import Advice
+from analysis.cautions import cautions
 from analysis.laws import KaplanSurface, LossSurface, OptimalPath
 from analysis.result import Caveat, Fit, Interval, Status
 from analysis.study import Study
@@ -18,7 +21,8 @@ NOT_KNOWN = "not known"
 
 def verdict(study: Study) -> list[str]:
     """What must be read before any number of the report: sentences, none where the surface is identified."""
-    said, surface, goal = [], study.fits["surface"], study.goal
+    surface, goal = study.fits["surface"], study.goal
+    said = cautions(surface.warnings, len(study.points))
     unknown = [advice for advice in study.advice if not advice.identified]
     if unknown:
         why = f"{study.headline}: {study.fit.status}"
@@ -65,6 +69,16 @@ def lr_short(advice: Advice) -> str:
         return "–"
     sign = {"": "", "at least": "≥ ", "at most": "≤ ", "only": "only "}[advice.lr_bound]
     return f"{sign}{number(advice.lr.value, 2)}"
+
+
+def best_lr(row: Mapping[Any, Any]) -> str:
+    """The best LR of one size and token count, a row of `analysis.lr.optima`: a value, or what is known of it."""
+    value = number(row["lr"], 2)
+    if pd.isna(row["reason"]):
+        return value
+    if row["bound"] == "only":
+        return f"{value}, the only one tried"
+    return f"{row['bound']} {value}, at the edge of those tried" if row["bound"] else f"near {value}, not bracketed"
 
 
 def loss_words(advice: Advice) -> str:

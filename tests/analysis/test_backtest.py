@@ -83,7 +83,7 @@ def test_selection_keeps_the_rivals_of_what_is_kept():
 
 
 def test_nothing_to_fit_is_refused():
-    with pytest.raises(ValueError, match="cannot hold out 1 of 2 budgets: 2 must be left to fit, so run more$"):
+    with pytest.raises(ValueError, match=r"cannot hold out 1 of 2 budgets: 2 must be left to fit, so run more$"):
         backtest(grid(horizons=2))
     with pytest.raises(ValueError, match="cannot hold out 0 of 6 budgets"):
         backtest(grid(), budgets=0)

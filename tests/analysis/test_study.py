@@ -103,9 +103,16 @@ def test_refusals_say_why():
     assert found.lr is None and found.ladder is None
 
 
-def test_nothing_but_two_losses_is_an_error():
-    with pytest.raises(ValueError, match="too little to fit"):
-        study(as_runs(np.array([1e6, 2e6]), np.array([1e8, 1e8]), np.array([3.0, 2.9])), bootstrap=10)
+@pytest.mark.parametrize("bootstrap", [0, 10])
+@pytest.mark.parametrize("cells", [[(1e6, 1e8)], [(1e6, 1e8), (2e6, 1e8)], [(1e6, 1e8), (1e6, 2e8)]])
+def test_too_little_for_any_fit_is_told_and_what_is_missing(cells, bootstrap):
+    n, d = (np.array(values) for values in zip(*cells, strict=True))
+    found = study(as_runs(n, d, LAW.loss(n, d)), bootstrap=bootstrap)
+    assert found.headline == "surface" and not found.fit.determined
+    assert not any(advice.identified for advice in found.advice)
+    assert {"envelope", "isoflop"} <= set(found.refusals)
+    assert "size" in found.missing[0]
+    assert found.next_trials
 
 
 def test_approaches_that_disagree_are_named_with_their_intervals(whole):
