@@ -17,8 +17,8 @@ from analysis.lr import optima
 from analysis.plots import size_labels
 from analysis.runs import Flops, LrChoice, Params, load
 from analysis.study import Study, study
-from analysis.trials import commands
-from analysis.wording import best_lr, compute, formula, loss_words, lr_short, number, span, verdict
+from analysis.trials import commands, known_sweep
+from analysis.wording import best_lr, compute, formula, loss_words, lr_short, number, span, trial_words, verdict
 
 Path = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PATH", help_behavior_hint="")]
 
@@ -79,8 +79,15 @@ class Report:
             print_choices(result)
         for where, warn in report.all_warnings(result):
             print(f"warning ({where}): {warn}")
-        for command in commands(result.next_trials, runs):
+        found = commands(result.next_trials, runs)
+        if found and not known_sweep(runs.source):
+            print("next: these commands need the --preset, --data, --name and --set of these runs as well")
+        for command in found:
             print(f"next: {command}")
+        for trial in result.next_trials:
+            # No model of a ladder, or no LR known: there is no command for it.
+            if trial.depth is None or not trial.lrs:
+                print(f"next: {trial_words(trial)}")
         print(f"report: {written.html}")
 
 

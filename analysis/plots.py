@@ -30,6 +30,8 @@ MARKERS = "osD^vP*Xhd<>"
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)))
 MOST_TICKS = 9
 """More LRs than this are not named one by one."""
+LONGEST_ID = 40
+"""Letters of a point's id on an axis."""
 DARK, ACCENT, FAINT = "#1b2a41", "#c8553d", "#9aa5b1"
 N_LABEL = {
     "with_head": "parameters N, output head included",
@@ -317,13 +319,18 @@ def tokens_per_param(
     return ax
 
 
+def _end(point: str) -> str:
+    """The end of a long id, which tells points apart."""
+    return point if len(point) <= LONGEST_ID else "…" + point[1 - LONGEST_ID :]
+
+
 def influence(ax: Axes, measured: Influence, *, most: int = 15) -> Axes:
     """The points whose removal moves log N* at 10x most; those that carry it together are filled."""
     order = np.argsort(np.abs(measured.shift))[-most:]
     for row, i in enumerate(order):
         together = measured.ids[i] in measured.carriers
         ax.barh(row, 100 * np.expm1(measured.shift[i]), color=ACCENT if together else "none", edgecolor=DARK, lw=0.8)
-    ax.set_yticks(range(len(order)), [measured.ids[i] for i in order], fontsize=7)
+    ax.set_yticks(range(len(order)), [_end(measured.ids[i]) for i in order], fontsize=7)
     ax.axvline(0, color=DARK, lw=0.8)
     ax.set(xlabel="change of N* at 10x the largest compute without the point (%)")
     return ax

@@ -89,6 +89,14 @@ def loss_words(advice: Advice) -> str:
     return NOT_KNOWN if interval is None or not np.isfinite(interval.high) else span(interval, 5)
 
 
+def trial_words(trial: Trial) -> str:
+    """A trial on one line."""
+    size = f"depth {trial.depth}" if trial.depth is not None else f"{number(trial.n)} parameters"
+    tokens = ", ".join(number(d) for d in (*trial.branches, trial.d))
+    lrs = f" at LR {', '.join(number(lr, 2) for lr in trial.lrs)}" if trial.lrs else ""
+    return f"{size} on {tokens} tokens{lrs}, seed {trial.seed}: {why(trial)}"
+
+
 def why(trial: Trial) -> str:
     """What a trial is for."""
     if trial.gain is not None:

@@ -313,6 +313,19 @@ def test_command_line_says_first_that_nothing_is_identified(tmp_path):
     assert any(line.startswith("warning (envelope): few_budgets") for line in lines)
 
 
+def test_the_terminal_names_what_a_foreign_table_needs_next(tmp_path, sample_runs):
+    rows = sample_runs.measured[sample_runs.measured["depth"] < 4]
+    names = {"n": "n_params", "d": "tokens"}
+    table = rows[["run_id", "n", "d", "loss", "lr", "seed", "depth"]].rename(columns=names)
+    table.to_csv(tmp_path / "two.csv", index=False)
+    done = run_cli("report", str(tmp_path / "two.csv"), "--bootstrap", "20", "--out", str(tmp_path / "page"))
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stdout.splitlines() if line.startswith("next: ")]
+    assert any("parameters on" in line and "completes the grid" in line for line in told)
+    with_command = [i for i, line in enumerate(told) if "python -m sweeps" in line]
+    assert not with_command or told[with_command[0] - 1].endswith("--set of these runs as well")
+
+
 def test_a_report_that_another_wrote_is_not_overwritten(tmp_path):
     for _, group in itertools.groupby(sample.records(depths=(2, 3)), key=lambda row: row.run_id):
         record.append(str(tmp_path), list(group))
