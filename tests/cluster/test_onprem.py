@@ -79,7 +79,9 @@ def machines(rows: list[record.RunRecord]) -> dict[str, int]:
 def test_a_sweep_by_ray_exec_trains_on_every_machine_with_all_its_cores(
     cluster: Network, laptop: Callable[..., str]
 ) -> None:
-    text = laptop(f"ray exec {FILE} '{SWEEP} --name exec --lrs 0.005 0.01 0.02 --budgets 20k 40k --no-early-stop'", 600)
+    # Long enough that none ends, and leaves its process to the next, before there is one on every machine.
+    sweep = f"{SWEEP} --name exec --lrs 0.005 0.01 0.02 --budgets 500k 1M --no-early-stop"
+    text = laptop(f"ray exec {FILE} '{sweep}'", 600)
     assert "Joined the Ray cluster" in text
     rows = record.read(str(cluster.shared / "exec"))
     assert len(rows) == 6
