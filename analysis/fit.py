@@ -115,7 +115,8 @@ def fit_points(points: Points, *, bootstrap: int = 1000, seed: int = 0, level: f
         **options,
     )
     domain = {**fit.domain, "flops": (float(points.flops.min()), float(points.flops.max()))}
-    warnings = (*points.warnings, *fit.warnings)
+    off = () if fit.has(Caveat.FEW_SIZES) else surface_checks.off_law(fit, points)
+    warnings = (*points.warnings, *off, *fit.warnings)
     return dataclasses.replace(fit, left_out=points.left_out, warnings=warnings, domain=domain)
 
 

@@ -12,6 +12,10 @@ from analysis import table as tables
 from analysis.result import Caveat, Reason, Warn
 from tinyllm.plan import FEW_DECAY_STEPS
 
+FAR_BELOW = 0.3
+"""A loss lower by this share than that of every larger and longer run is no measurement of the same thing."""
+FAR_BELOW_ALL = 0.4
+"""The same for a run that none is larger and longer than, beside all others."""
 MAX_EPOCHS = 4.0
 """Beyond about 4 passes repeated tokens are worth visibly less than fresh ones (Muennighoff et al. 2023)."""
 
@@ -60,6 +64,19 @@ def warnings(table: pd.DataFrame, raw: pd.DataFrame, left_out: Mapping[str, Reas
         return tuple(point for point, why in left_out.items() if why == reason)
 
     usable = ~table["id"].isin(list(left_out))
+    low = far_below(table[usable])
+    detail = (
+        f"loss(es) far below those of larger and longer runs ({', '.join(low[:3])}): check these rows, or remove "
+        "them, before anything else is read here"
+    )
+    warn(Caveat.OUTLIER_LOSS, low, detail)
+    if table["lr"].isna().all():
+        again = usable & table.where(usable).duplicated(["n", "d"], keep=False)
+        detail = (
+            "rows share size and tokens with another, and no column lr tells them apart: each counts as a run at its "
+            "best LR, so that the law is too high and its intervals too narrow if they differ in LR: add lr and seed"
+        )
+        warn(Caveat.REPEATS, tuple(table["id"][again]), detail)
     detail = "losses were measured before their decay ended: never points of a fit"
     warn(Caveat.NOT_FULLY_DECAYED, because(Reason.NOT_FULLY_DECAYED), detail)
     detail = "done rows hold no finite loss: left out"
@@ -79,3 +96,29 @@ def warnings(table: pd.DataFrame, raw: pd.DataFrame, left_out: Mapping[str, Reas
         detail = f"{ratio:.2g} tokens a parameter (median): is one of the two counts in another unit?"
         found.append(Warn(kind=Caveat.UNITS, detail=detail))
     return found
+
+
+def far_below(table: pd.DataFrame) -> tuple[str, ...]:
+    """Ids of the rows whose loss is so far below all others that it cannot be one of the same law.
+
+    A run as large and as long, or more so, has a lower loss at the best LR; one row that undercuts all of them by
+    `FAR_BELOW` is an error of the table.
+    """
+    found: list[str] = []
+    rows = table.sort_values("loss", kind="stable")
+    n, d, loss, ids = (rows[name].to_numpy() for name in ("n", "d", "loss", "id"))
+    left = np.ones(len(rows), bool)
+    count = -1
+    # One such row hides another that is smaller: look again without it.
+    while count < len(found):
+        count = len(found)
+        for i in np.flatnonzero(left):
+            others = left.copy()
+            others[i] = False
+            beyond = others & (n >= n[i]) & (d >= d[i])
+            another = beyond & ((n > n[i]) | (d > d[i]))
+            among, share = (beyond, FAR_BELOW) if another.any() else (others, FAR_BELOW_ALL)
+            if among.any() and loss[i] < (1 - share) * loss[among].min():
+                found.append(str(ids[i]))
+                left[i] = False
+    return tuple(found)

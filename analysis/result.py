@@ -73,6 +73,10 @@ class Caveat(StrEnum):
     NO_LOSS = "no_loss"
     DUPLICATE_ROWS = "duplicate_rows"
     UNITS = "units"
+    OUTLIER_LOSS = "outlier_loss"
+    REPEATS = "repeats"
+    OFF_LAW = "off_law"
+    LACK_OF_FIT = "lack_of_fit"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,12 +6,20 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+from scipy.stats import norm
 
 from analysis.forms import EXPONENT_MAX
 from analysis.laws import FloatArray, LossSurface
 from analysis.result import Caveat, Fit, Interval, Status, Warn
+from analysis.runs import Points
 from analysis.solver import Solution
 
+OFF, OFF_UNSEEDED = 4.0, 5.0
+"""Noise widths off the law that ask for a look at the run: widths known from seeds, and from the residuals alone."""
+OFF_LEAST = 0.005
+"""A deviation of log loss that is worth a look, however exact the data."""
+MISFIT = 2.0
+"""Residuals this many times the noise between seeds show a law that misses the data."""
 FLOOR_SEEN = 1.02
 """A smallest loss within 2 % of E has come to the floor; above that E is an extrapolation of the law."""
 E_IS_ZERO = 1e-3
@@ -65,6 +73,43 @@ def judge(
         )
         status = Status.NOT_IDENTIFIED
     return dataclasses.replace(fit, status=status, intervals=intervals, warnings=tuple(warnings))
+
+
+def off_law(fit: Fit[Any], points: Points) -> tuple[Warn, ...]:
+    """Warnings of points far off the law, and of a law that misses all of them by more than the noise between seeds.
+
+    A width is the larger of the noise of a point's mean over seeds and the robust scatter of the residuals, of which
+    as many as the law has parameters may be 0 by construction. Fewer than 5 residuals beyond those say nothing.
+    """
+    residual = np.log(points.corrected_loss / fit.law(points.n, points.d))
+    spare = len(residual) - (4 if fit.settings["form"] != "chinchilla" else 5)
+    if spare < 5:
+        return ()
+    # In units of a point of mean weight.
+    scaled = residual * np.sqrt(points.weights)
+    width = float(np.median(np.sort(np.abs(scaled))[-spare:]) / norm.ppf(0.75))
+    limit, found = OFF_UNSEEDED, []
+    if points.noise:
+        seeds = float(points.rivals.seeds[points.rivals.gap == 0].mean())
+        noise = points.noise / np.sqrt(seeds)
+        times = width / noise
+        if times > MISFIT:
+            detail = (
+                f"the law misses the losses by {times:.1f} times the noise between seeds: another form, a mixture of "
+                "settings or a wrong run may be behind it, and the intervals do not hold"
+            )
+            found.append(Warn(kind=Caveat.LACK_OF_FIT, detail=detail))
+        limit, width = OFF, max(width, noise)
+    far = np.flatnonzero((np.abs(scaled) > limit * width) & (np.abs(residual) > OFF_LEAST))
+    far = far[np.argsort(-np.abs(scaled[far]))]
+    if len(far):
+        named = ", ".join(
+            f"{points.ids[i]} ({np.expm1(residual[i]):+.1%}, {abs(scaled[i]) / width:.0f} noise widths)"
+            for i in far[:3]
+        )
+        detail = f"{len(far)} of {len(residual)} points lie far off the law: {named}: check these runs"
+        found.insert(0, Warn(kind=Caveat.OFF_LAW, detail=detail, points=tuple(points.ids[i] for i in far)))
+    return tuple(found)
 
 
 def _intervals(fit: Fit[Any], level: float) -> dict[str, Interval]:

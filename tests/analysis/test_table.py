@@ -77,7 +77,7 @@ def test_a_row_written_twice_counts_once():
     assert [warn.kind for warn in runs.warnings] == [Caveat.DUPLICATE_ROWS]
     assert len(runs.best()) == 16
     repeats = pd.concat([TABLE, TABLE.iloc[:2].assign(loss=TABLE["loss"] + 1e-3)])
-    assert load(repeats).warnings == ()
+    assert [warn.kind for warn in load(repeats).warnings] == [Caveat.REPEATS]
 
 
 def test_hardly_credible_tokens_per_parameter_are_questioned():
