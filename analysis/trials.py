@@ -138,23 +138,34 @@ def _is_run(runs: Runs, trial: Trial, lr: float) -> bool:
 
 
 def commands(trials: Sequence[Trial], runs: Runs) -> list[str]:
-    """Shell commands that run the trials, one for all token counts of a (depth, LRs, seed); none for a trial without
-    depth or LRs.
+    """Shell commands that run the trials, one for all token counts of a (depth, LRs), with the seeds that these runs
+    have; none for a trial without depth or LRs.
 
     They begin as the command of the sweep did that left these records, as far as all of its trials share it.
     """
     base, measured = _base(runs.source), set(runs.table["d"])
-    budgets: dict[tuple[int, tuple[float, ...], int], list[float]] = {}
+    usual = usual_seeds(runs)
+    budgets: dict[tuple[int, tuple[float, ...], tuple[int, ...]], list[float]] = {}
     for trial in trials:
         if trial.depth is not None and trial.lrs:
-            budgets.setdefault((trial.depth, trial.lrs, trial.seed), []).extend([*trial.branches, trial.d])
+            # The seeds of the runs, unless the trial is there for another one.
+            seeds = usual if trial.seed in usual else (trial.seed,)
+            budgets.setdefault((trial.depth, trial.lrs, seeds), []).extend([*trial.branches, trial.d])
     found = []
-    for (depth, lrs, seed), tokens in budgets.items():
+    for (depth, lrs, seeds), tokens in budgets.items():
         # A token count that was measured is met exactly; a new one need not be.
         counts = dict.fromkeys(f"{d if d in measured else float(f'{d:.3g}'):.0f}" for d in sorted(tokens))
-        grid = ["--depths", str(depth), "--lrs", *(f"{lr:g}" for lr in lrs), "--budgets", *counts, "--seeds", str(seed)]
+        grid = ["--depths", str(depth), "--lrs", *(f"{lr:g}" for lr in lrs), "--budgets", *counts]
+        grid += ["--seeds", *map(str, seeds)]
         found.append(shlex.join([*base, *grid]))
     return found
+
+
+def usual_seeds(runs: Runs) -> tuple[int, ...]:
+    """The seeds that most points of the runs were measured with, ascending: a second one of few points is a probe."""
+    rows = runs.measured
+    cells = rows.groupby("seed")["cell"].nunique()
+    return tuple(sorted(int(seed) for seed in cells.index[cells > rows["cell"].nunique() / 2]))
 
 
 def known_sweep(source: str) -> bool:

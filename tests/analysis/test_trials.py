@@ -100,6 +100,16 @@ def test_commands_go_on_with_the_sweep_and_run(tmp_path):
     assert "2 trials" in done.stdout
 
 
+def test_a_sweep_of_two_seeds_goes_on_with_both():
+    runs = runs_of(depths=(2, 3), budgets=(200_000, 400_000), seeds=(0, 1))
+    trials = study(runs, bootstrap=0).next_trials
+    found = commands(trials, runs)
+    assert found and all(command.endswith(" --seeds 0 1") for command in found)
+    # A seed of its own is what that trial is for.
+    probe = dataclasses.replace(next(trial for trial in trials if trial.lrs), seed=2)
+    assert commands([probe], runs)[0].endswith(" --seeds 2")
+
+
 def test_a_sweep_that_left_no_command_gets_a_bare_one(sample_runs):
     trial = Trial(depth=4, n=1e5, d=4e5, flops=1e12, gain=None, lrs=(0.01,))
     assert commands([trial], sample_runs) == [
