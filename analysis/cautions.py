@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from analysis.result import Caveat, Warn
 
-FIRST = (Caveat.OUTLIER_LOSS, Caveat.OFF_LAW, Caveat.LACK_OF_FIT, Caveat.REPEATS)
+FIRST = (Caveat.OUTLIER_LOSS, Caveat.OFF_LAW, Caveat.REPEATS)
 """Warnings that a run or the table itself may be wrong."""
 
 

@@ -95,8 +95,8 @@ def off_law(fit: Fit[Any], points: Points) -> tuple[Warn, ...]:
         times = width / noise
         if times > MISFIT:
             detail = (
-                f"the law misses the losses by {times:.1f} times the noise between seeds: another form, a mixture of "
-                "settings or a wrong run may be behind it, and the intervals do not hold"
+                f"the law misses the losses by {times:.1f} times the noise between seeds: its form is not exact here, "
+                "or runs of several kinds are mixed; the intervals hold that scatter, not what it does beyond the data"
             )
             found.append(Warn(kind=Caveat.LACK_OF_FIT, detail=detail))
         limit, width = OFF, max(width, noise)

@@ -157,7 +157,7 @@ class Board:
         best = self.cells[key]
         lrs = {c.lr for c in self.cells.values() if (c.depth, c.tokens) == (best.depth, best.tokens)}
         edge = {max(lrs): ", the highest LR of the grid", min(lrs): ", the lowest LR of the grid"}
-        return best.setting + (edge.get(best.lr, "") if len(lrs) > 1 else "")
+        return best.setting + (edge.get(best.lr, "") if len(lrs) > 2 else "")  # of two, either is at an edge
 
     def flops(self, *statuses: CellStatus) -> float:
         return sum(self.cells[k].flops for k, s in self.status.items() if s in statuses)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -44,8 +44,11 @@ def test_lines_count_each_cell_once_and_name_the_best_lr() -> None:
     assert (at_100.done, at_100.running, at_100.waiting, at_100.best_lr) == (2, 0, 0, 0.02)
     assert (at_300.done, at_300.running, at_300.waiting, at_300.best_lr) == (1, 1, 0, 0.01)
     assert b.share_done == pytest.approx(500 / 800)
-    assert at_100.best == "lr 0.02 wd 1, the highest LR of the grid"
-    assert at_300.best == "lr 0.01 wd 1, the lowest LR of the grid"
+    assert (at_100.best, at_300.best) == ("lr 0.02 wd 1", "lr 0.01 wd 1")
+    wider = Board([*CELLS, replace(CELLS[0], run_id="d2-0.04", lr=0.04, setting="lr 0.04 wd 1")])
+    for run_id, loss in (("d2-0.01", 3.0), ("d2-0.02", 2.9), ("d2-0.04", 2.8)):
+        wider.mark(run_id, 100, "done", loss)
+    assert wider.lines()[0].best == "lr 0.04 wd 1, the highest LR of the grid"
 
 
 @pytest.mark.parametrize(
