@@ -19,6 +19,7 @@ from analysis.runs import Flops, LrChoice, Params, load
 from analysis.study import Study, study
 from analysis.trials import commands, known_sweep
 from analysis.wording import best_lr, compute, formula, loss_words, lr_short, number, span, trial_words, verdict
+from tinyllm.arguments import reader_may_leave
 
 Path = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PATH", help_behavior_hint="")]
 
@@ -154,9 +155,10 @@ def check_flags(bootstrap: int, seed: int) -> None:
 
 def main() -> None:
     """Parse and run. A mistake of the user's ends with its message and exit code 1."""
-    command = tyro.extras.subcommand_cli_from_dict(
-        {"report": Report, "backtest": Backtest}, prog="python -m analysis", description=__doc__
-    )
+    with reader_may_leave():
+        command = tyro.extras.subcommand_cli_from_dict(
+            {"report": Report, "backtest": Backtest}, prog="python -m analysis", description=__doc__
+        )
     try:
         command.run()
     except ValueError as error:
