@@ -19,7 +19,7 @@ from analysis.runs import Flops, LrChoice, Params, load
 from analysis.study import Study, study
 from analysis.trials import commands, known_sweep
 from analysis.wording import best_lr, compute, formula, loss_words, lr_short, number, span, trial_words, verdict
-from tinyllm.arguments import reader_may_leave
+from tinyllm.pipe import reader_may_leave
 
 Path = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PATH", help_behavior_hint="")]
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import tyro
 
 from sweeps.options import SweepOptions
-from tinyllm.arguments import reader_may_leave
+from tinyllm.pipe import reader_may_leave
 
 
 def main(kind: type[SweepOptions], argv: Sequence[str] | None = None) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass, replace
 from typing import Any, TypeVar, get_args, get_type_hints
 
@@ -90,22 +87,6 @@ def _horizon(unit: Unit, text: str) -> Horizon:
     except ValueError as error:
         raise ValueError(f"{_flag(unit)} {error}") from None
     return Horizon(value=value, unit=unit)
-
-
-@contextmanager
-def reader_may_leave() -> Iterator[None]:
-    """For what prints --help: a reader that has seen enough (`| head`) ends the process without a traceback.
-
-    https://docs.python.org/3/library/signal.html#note-on-sigpipe
-    """
-    try:
-        try:
-            yield
-        finally:
-            sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit would fail again
-        sys.exit(1)
 
 
 def parse(arguments: type[T], argv: Sequence[str], *, prog: str, presets: Mapping[str, Callable[[], TrainConfig]]) -> T:

@@ -12,9 +12,10 @@ from typing import Annotated, Literal
 import tyro
 
 from tinyllm import presets, storage
-from tinyllm.arguments import ConfigArguments, parse, reader_may_leave
+from tinyllm.arguments import ConfigArguments, parse
 from tinyllm.flags import Absent, Lifted
 from tinyllm.options import RunOptions
+from tinyllm.pipe import reader_may_leave
 
 COMMANDS = {
     "prepare": "text -> tokenizer, token shards in Parquet, manifest",
