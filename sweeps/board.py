@@ -148,14 +148,14 @@ class Board:
                     over_limit=states.count("budget"),
                     best_loss=None if best is None else self.losses[best],
                     best_lr=None if best is None else self.cells[best].lr,
-                    best="" if best is None else self._in_words(best),
+                    best="" if best is None else self._in_words(best, {self.cells[k].lr for k in keys}),
                 )
             )
         return found
 
-    def _in_words(self, key: tuple[str, int]) -> str:
+    def _in_words(self, key: tuple[str, int], lrs: set[float]) -> str:
+        """`lrs`: those of its depth and budget."""
         best = self.cells[key]
-        lrs = {c.lr for c in self.cells.values() if (c.depth, c.tokens) == (best.depth, best.tokens)}
         edge = {max(lrs): ", the highest LR of the grid", min(lrs): ", the lowest LR of the grid"}
         return best.setting + (edge.get(best.lr, "") if len(lrs) > 2 else "")  # of two, either is at an edge
 
