@@ -21,7 +21,7 @@ FLOOR_MATTERS = 1e-3
 LEVEL = 0.9
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Backtest:
     """Predicted against measured loss of the points held out. Arrays have shape (held-out points,).
 

@@ -303,32 +303,34 @@ def _canonical(raw: pd.DataFrame, params: Params, flops: Flops, source: str) -> 
     ids = run_id + "@" + d.map("{:.0f}".format) if "run_id" in raw else run_id
     if ids.duplicated().any():
         ids = ids + "#" + raw.index.astype(str)
-    # Without LRs there is no choice to make: each row is a point of its own.
+    seed = tables.whole_numbers(raw, "seed", source, 0)
+    # Without LRs and repeats there is nothing to choose or to average: each row is a point of its own.
+    repeated = bool((seed.groupby([n, d]).nunique() > 1).any())
     cell = pd.Series(pd.factorize(pd.MultiIndex.from_arrays([n, d]), sort=True)[0], index=raw.index)
     return pd.DataFrame(
         {
             "id": ids,
             "run_id": run_id,
-            "cell": cell if lr.notna().any() else raw.index,
-            "setting": _settings(raw, n, lr, run_id),
+            "cell": cell if repeated or lr.notna().any() else raw.index,
+            "setting": _settings(raw, n, lr, run_id, repeated),
             "n": n,
             "d": d,
             "flops": compute,
             "loss": loss,
             "lr": lr,
-            "seed": tables.whole_numbers(raw, "seed", source, 0),
+            "seed": seed,
             "depth": tables.whole_numbers(raw, "depth", source, -1),
             "status": status,
         }
     )
 
 
-def _settings(raw: pd.DataFrame, n: pd.Series, lr: pd.Series, run_id: pd.Series) -> pd.Series:
+def _settings(raw: pd.DataFrame, n: pd.Series, lr: pd.Series, run_id: pd.Series, repeated: bool) -> pd.Series:
     """A name for what is averaged over seeds: all of the config but the seed, the budgets and the data's path."""
     if "config" in raw:
         codes = pd.factorize(raw["config"].map(_without_seed))[0]
         return pd.Series([f"setting {code}" for code in codes], index=raw.index)
-    if lr.notna().any():
+    if repeated or lr.notna().any():
         return n.astype(str) + " lr " + lr.astype(str)
     return run_id
 

@@ -31,7 +31,7 @@ EXPONENT_MATTERS = 0.05
 """A convention that moves the exponent of N* by more changes the size advised at 10x by more than 12 %."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Study:
     """A sweep and what it says.
 

@@ -170,17 +170,21 @@ def usual_seeds(runs: Runs) -> tuple[int, ...]:
 
 def known_sweep(source: str) -> bool:
     """Whether the sweep's own command lies beside its records."""
-    return storage.exists(storage.join(source, SWEEP_FILE))
+    return bool(_own_command(source))
+
+
+def _own_command(source: str) -> list[str]:
+    """The words of the command of the sweep at `source`; none where it left none, or another program's file."""
+    path = storage.join(source, SWEEP_FILE)
+    kept = json.loads(storage.read_bytes(path)) if storage.exists(path) else {}
+    return shlex.split(kept["command"]) if isinstance(kept, dict) and isinstance(kept.get("command"), str) else []
 
 
 def _base(source: str) -> list[str]:
     """The command of the sweep at `source` without its grid; a bare one where it left none."""
     start = ["python", "-m", "sweeps.depth_grid"]
-    if not known_sweep(source):
-        return start
-    words = shlex.split(json.loads(storage.read_bytes(storage.join(source, SWEEP_FILE)))["command"])[len(start) :]
     kept, dropping = [], False
-    for word in words:
+    for word in _own_command(source)[len(start) :]:
         if word.startswith("--"):
             dropping = word.partition("=")[0] in (*GRID_FLAGS, *ONCE_FLAGS)
         if not dropping:

@@ -19,7 +19,7 @@ def published():
     def read(name: str) -> pd.DataFrame:
         path = PUBLISHED / f"{name}.csv"
         if not path.exists():
-            pytest.skip(f"public data not found at {path}: see README, section on the data beside the repository")
+            pytest.skip(f"published measurements are not at {path}: they are not ours to pass on")
         return pd.read_csv(path)
 
     return read

@@ -73,6 +73,17 @@ def test_seeds_are_averaged_before_the_choice_and_give_the_noise():
     assert load(TABLE).best().noise is None
 
 
+def test_repeats_of_a_table_without_lrs_are_averaged_and_give_the_noise():
+    once = TABLE.drop(columns="lr").drop_duplicates(["n_params", "tokens"])
+    twice = pd.concat([once.assign(loss=3.0, seed=0), once.assign(loss=3.2, seed=1)], ignore_index=True)
+    points = load(twice).best()
+    assert points.loss == pytest.approx([3.1] * len(once))
+    assert points.noise == pytest.approx(np.log(3.2 / 3.0) / np.sqrt(2))
+    # One seed throughout: rows of one size and token count are other models, as in published tables.
+    same = pd.concat([once.assign(loss=3.0, seed=0), once.assign(loss=3.2, seed=0)], ignore_index=True)
+    assert len(load(same).best()) == 2 * len(once)
+
+
 def test_difference_within_seed_noise_is_said():
     table = pd.concat([TABLE.iloc[:4].assign(seed=seed) for seed in range(3)], ignore_index=True)
     close = table.assign(loss=table["loss"] + np.repeat([0.0, 0.1, -0.1], 4))

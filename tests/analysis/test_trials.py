@@ -100,6 +100,15 @@ def test_commands_go_on_with_the_sweep_and_run(tmp_path):
     assert "2 trials" in done.stdout
 
 
+@pytest.mark.parametrize("content", ['{"project": "other"}', "[1]", '{"command": null}'])
+def test_a_file_of_another_program_beside_the_records_is_no_command(tmp_path, content):
+    (tmp_path / "sweep.json").write_text(content)
+    runs = dataclasses.replace(runs_of(), source=str(tmp_path))
+    assert not known_sweep(runs.source)
+    (found,) = commands([Trial(depth=4, n=1e5, d=4e5, flops=1e12, gain=None, lrs=(0.01,), seed=0)], runs)
+    assert found.startswith("python -m sweeps.depth_grid --depths 4 ")
+
+
 def test_a_sweep_of_two_seeds_goes_on_with_both():
     runs = runs_of(depths=(2, 3), budgets=(200_000, 400_000), seeds=(0, 1))
     trials = study(runs, bootstrap=0).next_trials
