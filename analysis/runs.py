@@ -305,7 +305,7 @@ def _canonical(raw: pd.DataFrame, params: Params, flops: Flops, source: str) -> 
         ids = ids + "#" + raw.index.astype(str)
     seed = tables.whole_numbers(raw, "seed", source, 0)
     # Without LRs and repeats there is nothing to choose or to average: each row is a point of its own.
-    repeated = bool((seed.groupby([n, d]).nunique() > 1).any())
+    repeated = bool((seed.groupby([n, d]).transform("min") < seed).any())
     cell = pd.Series(pd.factorize(pd.MultiIndex.from_arrays([n, d]), sort=True)[0], index=raw.index)
     return pd.DataFrame(
         {
@@ -331,7 +331,7 @@ def _settings(raw: pd.DataFrame, n: pd.Series, lr: pd.Series, run_id: pd.Series,
         codes = pd.factorize(raw["config"].map(_without_seed))[0]
         return pd.Series([f"setting {code}" for code in codes], index=raw.index)
     if repeated or lr.notna().any():
-        return n.astype(str) + " lr " + lr.astype(str)
+        return n.map(str) + " lr " + lr.map(str)  # astype(str) would keep an unknown LR as NaN, which groups drop
     return run_id
 
 

@@ -79,6 +79,9 @@ def test_repeats_of_a_table_without_lrs_are_averaged_and_give_the_noise():
     points = load(twice).best()
     assert points.loss == pytest.approx([3.1] * len(once))
     assert points.noise == pytest.approx(np.log(3.2 / 3.0) / np.sqrt(2))
+    # A row whose LR alone is unknown is one more setting, never lost.
+    table = TABLE.assign(lr=[np.nan, *TABLE["lr"].iloc[1:]])
+    assert load(table).seed_means["loss"].sum() == pytest.approx(TABLE["loss"].sum())
     # One seed throughout: rows of one size and token count are other models, as in published tables.
     same = pd.concat([once.assign(loss=3.0, seed=0), once.assign(loss=3.2, seed=0)], ignore_index=True)
     assert len(load(same).best()) == 2 * len(once)

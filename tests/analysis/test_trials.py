@@ -13,7 +13,7 @@ from analysis import sample
 from analysis.lr import fit_lr_optimum
 from analysis.runs import load
 from analysis.study import study
-from analysis.trials import Trial, around_best, commands, with_lrs
+from analysis.trials import Trial, around_best, commands, known_sweep, with_lrs
 from tinyllm import record
 
 
