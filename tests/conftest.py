@@ -1,5 +1,6 @@
 """What every test shares: hypothesis examples that are the same in each run, and a Ray of one's own."""
 
+import os
 import tempfile
 
 import pytest
@@ -20,3 +21,11 @@ def local_ray():
         ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, _temp_dir=directory),
     ):
         yield
+
+
+@pytest.fixture(scope="session")
+def address_directory() -> None:
+    """What `ray start` makes and `ray.cluster_utils.Cluster` expects: where a cluster's address is written."""
+    from ray._private.utils import get_ray_address_file
+
+    os.makedirs(os.path.dirname(get_ray_address_file(None)), exist_ok=True)

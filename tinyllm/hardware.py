@@ -57,7 +57,10 @@ def computed_precision(device: torch.device) -> str:
     if device.type == "cuda":
         return "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "fp32"
     if device.type == "cpu":
-        return "bf16" if torch.ops.mkldnn._is_mkldnn_bf16_supported() else "fp32"
+        # Of any AVX-512 chip torch says that its kernels take bf16; these are the ones that need not emulate it.
+        native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+        x86 = platform.machine() in ("x86_64", "AMD64")
+        return "bf16" if torch.ops.mkldnn._is_mkldnn_bf16_supported() and (native or not x86) else "fp32"
     return "fp32"
 
 

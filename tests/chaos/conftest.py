@@ -37,7 +37,7 @@ def undisturbed(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> dict[t
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Killable]:
+def cluster(address_directory: None) -> Iterator[Killable]:
     """Two nodes with a CPU each; a dead one is noticed in about a second."""
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as directory:
         os.environ[chaos_hook.DIRECTORY] = directory

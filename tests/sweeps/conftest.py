@@ -36,7 +36,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def cluster_address() -> Iterator[str]:
+def cluster_address(address_directory: None) -> Iterator[str]:
     """Address of a cluster of two CPUs, in a directory of its own."""
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as directory:
         cluster = Cluster(

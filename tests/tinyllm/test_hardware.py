@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -78,3 +79,10 @@ def test_threads_of_openmp_sleep_soon_unless_a_policy_was_chosen(chosen: str | N
         environment["OMP_WAIT_POLICY"] = chosen
     printed = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
     assert printed.stdout.strip() == ("1000" if chosen is None else "None")
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64" or not os.path.exists("/proc/cpuinfo"), reason="flags of x86 Linux")
+def test_a_cpu_computes_bf16_where_its_flags_say_so_and_not_by_avx512_alone() -> None:
+    flags = set(Path("/proc/cpuinfo").read_text().split("flags")[1].split("\n")[0].split())
+    native = bool(flags & {"avx512_bf16", "amx_bf16"})
+    assert hardware.computed_precision(CPU) == ("bf16" if native else "fp32")
